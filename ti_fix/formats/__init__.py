@@ -1,0 +1,1 @@
+"""Bytes <-> `Embedding`: every layout that a trainer or tool has written."""

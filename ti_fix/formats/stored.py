@@ -1,0 +1,91 @@
+"""Tensors that are known but not yet read: shape and type first, bytes only when they are wanted.
+
+A stranger's file is judged by its shapes before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ti_fix.errors import UnreadableFile
+
+MAX_TENSOR_BYTES = 512 * 2**20
+"""Largest tensor that is read, counted as float32; a whole CLIP token table is 151 or 253 MB."""
+
+MAX_NODES = 200_000
+MAX_DEPTH = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """A tensor inside a file.
+
+    Attributes:
+        shape: its dimensions.
+        dtype: the torch type that it is stored in.
+        load: reads it; the result has `shape` and `dtype`.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    load: Callable[[], Tensor]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> StoredTensor:
+        """A tensor that is in memory already."""
+        return cls(shape=tuple(tensor.shape), dtype=tensor.dtype, load=lambda: tensor)
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def read(self) -> Tensor:
+        """The values as a contiguous float32 CPU tensor of `shape`.
+
+        Raises:
+            UnreadableFile: the tensor is larger than any embedding or table could be.
+        """
+        if self.numel * 4 > MAX_TENSOR_BYTES:
+            raise UnreadableFile("too-large", f"a tensor of shape {list(self.shape)} is too large for an embedding.")
+        return self.load().detach().to(dtype=torch.float32).contiguous()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """What one file holds, before anyone asks what it means.
+
+    Attributes:
+        kind: ``safetensors``, ``torch zip``, ``torch legacy`` or ``picture``.
+        tree: nested dicts and lists; the leaves are `StoredTensor`, text, numbers or None.
+        metadata: free text of the file's header.
+    """
+
+    kind: str
+    tree: object
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+def walk(tree: object) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Each leaf of a tree with the path of keys that leads to it.
+
+    Raises:
+        UnreadableFile: the tree is deeper or has more nodes than any honest file.
+    """
+    stack: list[tuple[tuple[str, ...], object]] = [((), tree)]
+    seen = 0
+    while stack:
+        path, node = stack.pop()
+        seen += 1
+        if seen > MAX_NODES or len(path) > MAX_DEPTH:
+            raise UnreadableFile("malformed", "its structure is nested beyond reason; it is damaged or made to harm.")
+        if isinstance(node, dict):
+            stack.extend(((*path, str(k)), v) for k, v in reversed(list(node.items())))
+        elif isinstance(node, (list, tuple)):
+            stack.extend(((*path, str(i)), v) for i, v in reversed(list(enumerate(node))))
+        else:
+            yield path, node
