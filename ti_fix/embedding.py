@@ -142,6 +142,7 @@ class Finding:
         message: one sentence or two that a user would search for.
         encoder: the encoder key concerned, if one.
         rows: the rows concerned, counted from 0.
+        repaired: what was done about it, as a sentence; empty where nothing was.
     """
 
     code: str
@@ -149,6 +150,7 @@ class Finding:
     message: str
     encoder: str | None = None
     rows: tuple[int, ...] = ()
+    repaired: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

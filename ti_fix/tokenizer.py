@@ -74,7 +74,10 @@ def is_ordinary_word(text: str) -> bool:
     An embedding with such a name takes over the word in every prompt.
     """
     word = text.strip()
-    return bool(word) and len(encode(word.lstrip("0123456789"))) <= 1
+    core = word.lstrip("0123456789").lower()
+    if core.isascii() and core.isalpha():  # the common case, without merging
+        return core + _WORD_END in _vocabulary().ids
+    return bool(word) and len(encode(core)) <= 1
 
 
 def _classes(normal: str) -> str:
