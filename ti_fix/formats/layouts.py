@@ -117,10 +117,14 @@ def _assemble(
     return Reading(
         vectors=vectors,
         layout=_layout(container, parts),
-        placeholder=labels.placeholder(name) or _inner_name(metadata),
+        placeholder=_placeholder(name, parts) or _inner_name(metadata),
         metadata=metadata,
         findings=(*notes, *_precision(leaf.tensor for leaf in parts)),
     )
+
+
+def _encoder_of(leaf: Leaf) -> int:
+    return list(ENCODERS).index(leaf.label) if leaf.label else len(ENCODERS)
 
 
 def _encoder_order(item: tuple[str, object]) -> int:
@@ -219,7 +223,7 @@ def _structure_findings(
     extras = list(dict.fromkeys(leaf.path[0] for leaf in rest if not labels.output_half(leaf.name) and leaf.path))
     if not webui:
         extras += [k for k in metadata if k not in container.metadata and k not in extras]
-    if extras and flat:
+    if extras and flat and container.kind != "picture":
         message = f"Beside the vectors the file holds {', '.join(map(repr, extras[:5]))}, which hosts stumble over."
         found.append(_mended("extra-keys", message, "left that out"))
     return found
@@ -243,7 +247,7 @@ def _layout(container: Container, parts: list[Leaf]) -> str:
     if any(leaf.parents == ("string_to_param",) for leaf in parts):
         layout = "string_to_param"
     elif any(leaf.label for leaf in parts):
-        layout = "/".join(leaf.name for leaf in sorted(parts, key=lambda p: p.name, reverse=True)[:3])
+        layout = "/".join(dict.fromkeys(leaf.name for leaf in sorted(parts, key=_encoder_of)))[:80]
     elif not first.path:
         layout = "bare tensor"
     elif first.name == "emb_params" or len(parts) == 1 and first.name == "*":
@@ -253,6 +257,12 @@ def _layout(container: Container, parts: list[Leaf]) -> str:
     if container.kind == "picture":
         return f"picture ({layout})"
     return layout if len(first.parents) <= (first.parents == ("string_to_param",)) else f"nested {layout}"
+
+
+def _placeholder(name: str, parts: list[Leaf]) -> str:
+    """The token that the keys name; keys that differ in more than a number name none."""
+    bases = {labels.numbered(leaf.name)[0] for leaf in parts if not leaf.label}
+    return labels.placeholder(name) if len(bases) <= 1 else ""
 
 
 def _inner_name(metadata: dict[str, str]) -> str:

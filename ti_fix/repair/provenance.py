@@ -14,7 +14,7 @@ from ti_fix.embedding import CLIP_G, Finding
 _BY_METADATA = {"ot_": "OneTrainer", "ai-toolkit": "ai-toolkit", "invoke": "invoke-training"}
 _BY_LAYOUT = {
     "token dict pair": "diffusers' SDXL script",
-    "text_encoders_1/text_encoders_0": "a pivotal-tuning trainer of the diffusers family",
+    "text_encoders_0/text_encoders_1": "a pivotal-tuning trainer of the diffusers family",
 }
 
 
