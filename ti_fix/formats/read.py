@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import unicodedata
@@ -22,6 +23,7 @@ PICTURE_ENDINGS = frozenset(".png .webp .jxl .avif".split())
 ARCHIVE_ENDINGS = frozenset(".zip .7z .rar".split())
 UNFINISHED_ENDINGS = frozenset(".crdownload .part .partial .download .tmp .aria2".split())
 
+_OPENED = TENSOR_ENDINGS | PICTURE_ENDINGS | ARCHIVE_ENDINGS | UNFINISHED_ENDINGS
 _PREVIEW = re.compile(r"\.preview(\.\w+)?$", re.IGNORECASE)
 _GENERIC_STEM = re.compile(r"^(learned_embeds?|embeddings?|textual_inversion|pytorch_model|model|emb)(_\d)?(-steps-\d+)?$")
 
@@ -51,14 +53,15 @@ class Parsed:
 
 def is_candidate(path: Path) -> bool:
     """Whether a file in an embeddings folder is opened at all; litter and previews are not."""
-    name = path.name
-    if name.startswith(".") or _PREVIEW.search(path.stem):
-        return False
-    return _ending(name) in TENSOR_ENDINGS | PICTURE_ENDINGS | ARCHIVE_ENDINGS | UNFINISHED_ENDINGS
+    return _opened(path.name)
+
+
+def _opened(name: str) -> bool:
+    return not name.startswith(".") and _ending(name) in _OPENED and not _PREVIEW.search(os.path.splitext(name)[0])
 
 
 def _ending(name: str) -> str:
-    return Path(name.lower().removesuffix(".corrupted")).suffix
+    return os.path.splitext(name.lower().removesuffix(".corrupted"))[1]
 
 
 def files_in(folder: Path) -> Iterator[Path]:
@@ -74,12 +77,13 @@ def files_in(folder: Path) -> Iterator[Path]:
             about = here.stat()
             if (about.st_dev, about.st_ino) in seen:
                 continue
-            entries = sorted(here.iterdir(), key=lambda p: p.name)
+            with os.scandir(here) as entries:
+                ordered = sorted((entry.name, entry.is_dir()) for entry in entries)
         except OSError:
             continue
         seen.add((about.st_dev, about.st_ino))
-        yield from (p for p in entries if is_candidate(p) and not p.is_dir())
-        waiting += [p for p in entries if p.is_dir() and not p.name.startswith(".")]
+        yield from (here / name for name, is_dir in ordered if not is_dir and _opened(name))
+        waiting += [here / name for name, is_dir in ordered if is_dir and not name.startswith(".")]
 
 
 def read(path: Path | str) -> Parsed:
@@ -163,7 +167,7 @@ def _failed(path: Path, code: str, message: str) -> Parsed:
 def trigger_of(path: Path) -> str:
     """The file's stem as the hosts use it, with composed accents."""
     name = path.name[: -len(".corrupted")] if path.name.lower().endswith(".corrupted") else path.name
-    return unicodedata.normalize("NFC", Path(name).stem)
+    return unicodedata.normalize("NFC", os.path.splitext(name)[0])
 
 
 def _parsed(path: Path, container: Container, reading: Reading) -> Parsed:
@@ -199,7 +203,7 @@ def _names(path: Path, container: Container, reading: Reading) -> tuple[str, tup
         trigger, others = inner or _folder_name(path) or stem, (stem,)
     else:
         trigger, others = stem, (inner,)
-    raw = Path(path.name).stem
+    raw = path.stem
     return trigger, tuple(dict.fromkeys(n for n in (*others, raw) if n and n != trigger))
 
 
@@ -217,7 +221,7 @@ def _file_findings(path: Path, container: Container, reading: Reading) -> Iterab
     """What the file's name says that its content does not."""
     if not reading.vectors:
         return
-    ending = Path(path.name.lower()).suffix
+    ending = os.path.splitext(path.name.lower())[1]
     told = {".safetensors": "safetensors", ".pti": "safetensors"}.get(ending, "torch" if ending in TENSOR_ENDINGS else "")
     if ending == ".corrupted":
         message = "Forge had renamed it to .corrupted, but it can be read."

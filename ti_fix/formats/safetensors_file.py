@@ -64,7 +64,7 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
     if 8 + length > source.size:
         raise UnreadableFile("truncated", f"truncated inside its safetensors header; {_AGAIN}")
     try:
-        header = json.loads(source.read(8, length))
+        header = json.loads(source.read(8, length).decode("utf-8"))
     except (ValueError, RecursionError):
         raise UnreadableFile("bad-header", f"its safetensors header is not JSON; {_DAMAGED}") from None
     if not isinstance(header, dict):
@@ -91,9 +91,7 @@ def _entry(source: Source, start: int, name: str, entry: Any) -> StoredTensor:
         )
 
     def load() -> torch.Tensor:
-        if begin == end:
-            return torch.empty(shape, dtype=torch_dtype)
-        return torch.frombuffer(bytearray(source.read(start + begin, end - begin)), dtype=torch_dtype).reshape(shape)
+        return source.numbers(start + begin, math.prod(shape), torch_dtype).reshape(shape)
 
     return StoredTensor(shape=shape, dtype=torch_dtype, load=load)
 

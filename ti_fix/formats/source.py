@@ -11,6 +11,9 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+import torch
+from torch import Tensor
+
 from ti_fix.errors import UnreadableFile
 
 READ_WHOLE = 4 * 2**20
@@ -35,7 +38,7 @@ class Source:
     def __init__(self, where: Path | bytes) -> None:
         self._path = where if isinstance(where, Path) else None
         if isinstance(where, bytes):
-            self._data: bytes | None = where
+            self._data: bytes | bytearray | None = where
         else:
             self._data = _read_small(where)
         self.size = len(self._data) if self._data is not None else os.stat(str(where)).st_size
@@ -49,10 +52,23 @@ class Source:
         if start < 0 or length < 0 or start + length > self.size:
             raise UnreadableFile("truncated", "truncated: it ends before its data does; download it again.")
         if self._data is not None:
-            return self._data[start : start + length]
+            return bytes(memoryview(self._data)[start : start + length])
         with self.open() as stream:
             stream.seek(start)
             return stream.read(length)
+
+    def numbers(self, start: int, count: int, dtype: torch.dtype) -> Tensor:
+        """`count` little-endian numbers from byte `start` as a 1-D tensor; shares the file's buffer where it can.
+
+        Raises:
+            UnreadableFile: the file ends before that.
+        """
+        if count == 0:
+            return torch.empty(0, dtype=dtype)
+        if isinstance(self._data, bytearray) and start % dtype.itemsize == 0:
+            if start + count * dtype.itemsize <= self.size:
+                return torch.frombuffer(self._data, dtype=dtype, count=count, offset=start)
+        return torch.frombuffer(bytearray(self.read(start, count * dtype.itemsize)), dtype=dtype)
 
     def whole(self) -> bytes:
         """All bytes; for formats that cannot be read in parts."""
@@ -66,7 +82,11 @@ class Source:
         return self._path.open("rb")
 
 
-def _read_small(path: Path) -> bytes | None:
+def _read_small(path: Path) -> bytearray | None:
+    """The whole of a small file in a buffer that tensors can share, None for a larger one."""
     with open(path, "rb", buffering=0) as stream:
-        data = stream.read(READ_WHOLE + 1)
-    return data if len(data) <= READ_WHOLE else None
+        size = os.fstat(stream.fileno()).st_size
+        if size > READ_WHOLE:
+            return None
+        data = bytearray(size)
+        return data[: stream.readinto(data) or 0] if size else data

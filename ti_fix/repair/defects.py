@@ -5,13 +5,15 @@ Order matters: encoders that the model does not have go first, then row counts a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ti_fix.embedding import ENCODERS, MAX_VECTORS, Embedding, Family, Finding, Vocabulary
+from ti_fix.embedding import ENCODERS, MAX_VECTORS, Embedding, Family, Finding, Vocabulary, norms
 
 FP16_MAX = 65504.0
 
@@ -29,6 +31,23 @@ class Target:
     vocabulary: Vocabulary | None = None
 
 
+class Specimen:
+    """An embedding under examination, with what several defects want to know of it.
+
+    Attributes:
+        embedding: as it stands now.
+        target: what it is judged for.
+    """
+
+    def __init__(self, embedding: Embedding, target: Target) -> None:
+        self.embedding, self.target = embedding, target
+
+    @cached_property
+    def lengths(self) -> dict[str, list[float]]:
+        """Encoder key -> Euclidean length of each row; not finite where a row is not, or is beyond float32."""
+        return {key: norms(block) for key, block in self.embedding.vectors.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defect:
     """One kind of damage.
@@ -40,12 +59,12 @@ class Defect:
     """
 
     code: str
-    find: Callable[[Embedding, Target], Iterable[Finding]]
-    fix: Callable[[Embedding, Target], Embedding] | None = None
+    find: Callable[[Specimen], Iterable[Finding]]
+    fix: Callable[[Specimen], Embedding] | None = None
 
 
-def _find_empty_half(embedding: Embedding, _: Target) -> Iterable[Finding]:
-    for key, block in embedding.vectors.items():
+def _find_empty_half(specimen: Specimen) -> Iterable[Finding]:
+    for key, block in specimen.embedding.vectors.items():
         if block.shape[0] == 0:
             yield Finding(
                 code="empty-half",
@@ -56,12 +75,12 @@ def _find_empty_half(embedding: Embedding, _: Target) -> Iterable[Finding]:
             )
 
 
-def _drop_empty_half(embedding: Embedding, _: Target) -> Embedding:
-    return embedding.half([k for k, v in embedding.vectors.items() if v.shape[0]])
+def _drop_empty_half(specimen: Specimen) -> Embedding:
+    return specimen.embedding.half([k for k, v in specimen.embedding.vectors.items() if v.shape[0]])
 
 
-def _find_uneven(embedding: Embedding, _: Target) -> Iterable[Finding]:
-    counts = {key: block.shape[0] for key, block in embedding.vectors.items()}
+def _find_uneven(specimen: Specimen) -> Iterable[Finding]:
+    counts = {key: block.shape[0] for key, block in specimen.embedding.vectors.items()}
     if len(set(counts.values())) < 2:
         return
     listed = ", ".join(f"{key} {rows}" for key, rows in counts.items())
@@ -75,17 +94,17 @@ def _find_uneven(embedding: Embedding, _: Target) -> Iterable[Finding]:
     )
 
 
-def _pad_rows(embedding: Embedding, _: Target) -> Embedding:
-    rows = embedding.num_vectors
+def _pad_rows(specimen: Specimen) -> Embedding:
+    rows = specimen.embedding.num_vectors
     padded = {
         key: torch.cat([block, block[-1:].expand(rows - block.shape[0], -1)]) if block.shape[0] < rows else block
-        for key, block in embedding.vectors.items()
+        for key, block in specimen.embedding.vectors.items()
     }
-    return embedding.with_vectors(padded)
+    return specimen.embedding.with_vectors(padded)
 
 
-def _find_too_many(embedding: Embedding, _: Target) -> Iterable[Finding]:
-    rows = embedding.num_vectors
+def _find_too_many(specimen: Specimen) -> Iterable[Finding]:
+    rows = specimen.embedding.num_vectors
     if rows > MAX_VECTORS:
         yield Finding(
             code="too-many-vectors",
@@ -95,9 +114,9 @@ def _find_too_many(embedding: Embedding, _: Target) -> Iterable[Finding]:
         )
 
 
-def _find_not_finite(embedding: Embedding, _: Target) -> Iterable[Finding]:
-    for key, block in embedding.vectors.items():
-        if bool(torch.isfinite(block.sum())):
+def _find_not_finite(specimen: Specimen) -> Iterable[Finding]:
+    for key, block in specimen.embedding.vectors.items():
+        if all(map(math.isfinite, specimen.lengths[key])):
             continue
         bad = (~torch.isfinite(block)).any(dim=1).nonzero().flatten().tolist()
         if bad:
@@ -111,16 +130,16 @@ def _find_not_finite(embedding: Embedding, _: Target) -> Iterable[Finding]:
             )
 
 
-def _find_zeros(embedding: Embedding, _: Target) -> Iterable[Finding]:
+def _find_zeros(specimen: Specimen) -> Iterable[Finding]:
     empty = {}
-    for key, block in embedding.vectors.items():
-        rows = (block.abs().amax(dim=1) == 0).nonzero().flatten().tolist()
+    for key, block in specimen.embedding.vectors.items():
+        rows = [i for i, length in enumerate(specimen.lengths[key]) if length == 0 and not block[i].any()]
         if rows:
             empty[key] = rows
     if not empty:
         return
-    whole = [k for k, rows in empty.items() if len(rows) == embedding.vectors[k].shape[0]]
-    if len(whole) == len(embedding.vectors):
+    whole = [k for k, rows in empty.items() if len(rows) == specimen.embedding.vectors[k].shape[0]]
+    if len(whole) == len(specimen.embedding.vectors):
         message = "All vectors are zero: it was created but never trained, and does nothing useful."
         yield Finding(code="zeros", severity="warning", message=message)
         return
@@ -130,9 +149,9 @@ def _find_zeros(embedding: Embedding, _: Target) -> Iterable[Finding]:
         yield Finding(code="zeros", severity="warning", message=message, encoder=key, rows=tuple(rows))
 
 
-def _find_overflow(embedding: Embedding, _: Target) -> Iterable[Finding]:
-    for key, block in embedding.vectors.items():
-        if not block.numel():
+def _find_overflow(specimen: Specimen) -> Iterable[Finding]:
+    for key, block in specimen.embedding.vectors.items():
+        if max(specimen.lengths[key], default=0.0) < FP16_MAX:  # then no single number is larger
             continue
         peak = float(block.abs().max())
         if FP16_MAX <= peak < float("inf"):
@@ -145,13 +164,13 @@ def _find_overflow(embedding: Embedding, _: Target) -> Iterable[Finding]:
             )
 
 
-def _find_length(embedding: Embedding, _: Target) -> Iterable[Finding]:
-    for key, block in embedding.vectors.items():
+def _find_length(specimen: Specimen) -> Iterable[Finding]:
+    for key, lengths in specimen.lengths.items():
         typical = ENCODERS[key].typical_norm
-        if typical is None or not block.numel():
+        if typical is None or not lengths:
             continue
-        mean = float(torch.linalg.vector_norm(block, dim=1).mean())
-        if mean > 4 * typical:
+        mean = sum(lengths) / len(lengths)
+        if 4 * typical < mean < math.inf:
             yield Finding(
                 code="length",
                 severity="note",
@@ -161,11 +180,11 @@ def _find_length(embedding: Embedding, _: Target) -> Iterable[Finding]:
             )
 
 
-def _find_untrained(embedding: Embedding, target: Target) -> Iterable[Finding]:
-    if target.vocabulary is None:
+def _find_untrained(specimen: Specimen) -> Iterable[Finding]:
+    if specimen.target.vocabulary is None:
         return
-    for key, block in embedding.vectors.items():
-        table = target.vocabulary.tables.get(key)
+    for key, block in specimen.embedding.vectors.items():
+        table = specimen.target.vocabulary.tables.get(key)
         rows = [] if table is None else _vocabulary_rows(block, table)
         if rows and len(rows) == block.shape[0]:
             yield Finding(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ti_fix.embedding import CLIP_G, CLIP_L, ENCODERS, SD3, SD15, SDXL, T5_XXL, Embedding, Family, Finding, Vocabulary
-from ti_fix.repair.defects import Defect, Target
+from ti_fix.repair.defects import Defect, Specimen
 
 NEAR = 0.707
 """Cosine (45 degrees) above which the nearest word of the vocabulary stands for a vector."""
@@ -24,7 +24,8 @@ def is_conversion(embedding: Embedding, family: Family) -> bool:
     return family is SD15 and {CLIP_L.key, CLIP_G.key} <= keys
 
 
-def _find_foreign(embedding: Embedding, target: Target) -> Iterable[Finding]:
+def _find_foreign(specimen: Specimen) -> Iterable[Finding]:
+    embedding, target = specimen.embedding, specimen.target
     extra = [k for k in embedding.vectors if k not in target.family.keys]
     if not extra or len(extra) == len(embedding.vectors):
         return
@@ -42,14 +43,16 @@ def _find_foreign(embedding: Embedding, target: Target) -> Iterable[Finding]:
         )
 
 
-def _drop_foreign(embedding: Embedding, target: Target) -> Embedding:
+def _drop_foreign(specimen: Specimen) -> Embedding:
+    embedding, target = specimen.embedding, specimen.target
     keep = set(target.family.keys)
     if is_conversion(embedding, target.family):
         keep.add(CLIP_G.key)
     return embedding.half(frozenset(keep))
 
 
-def _find_wrong_family(embedding: Embedding, target: Target) -> Iterable[Finding]:
+def _find_wrong_family(specimen: Specimen) -> Iterable[Finding]:
+    embedding, target = specimen.embedding, specimen.target
     if set(embedding.vectors) & target.family.keys:
         return
     family = embedding.family
@@ -64,7 +67,8 @@ def _find_wrong_family(embedding: Embedding, target: Target) -> Iterable[Finding
     )
 
 
-def _find_conversion(embedding: Embedding, target: Target) -> Iterable[Finding]:
+def _find_conversion(specimen: Specimen) -> Iterable[Finding]:
+    embedding, target = specimen.embedding, specimen.target
     if not is_conversion(embedding, target.family):
         return
     if target.family is SDXL:
@@ -77,7 +81,8 @@ def _find_conversion(embedding: Embedding, target: Target) -> Iterable[Finding]:
     yield Finding(code="needs-conversion", severity="note", message=message)
 
 
-def _find_missing_half(embedding: Embedding, target: Target) -> Iterable[Finding]:
+def _find_missing_half(specimen: Specimen) -> Iterable[Finding]:
+    embedding, target = specimen.embedding, specimen.target
     missing = [k for k in sorted(target.family.keys) if k not in embedding.vectors]
     if not missing or is_conversion(embedding, target.family) or not set(embedding.vectors) & target.family.keys:
         return

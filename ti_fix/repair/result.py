@@ -7,7 +7,7 @@ from typing import Literal
 
 from ti_fix.embedding import SDXL, Embedding, Family, Finding, Vocabulary
 from ti_fix.formats import Parsed
-from ti_fix.repair.defects import DEFECTS, Target
+from ti_fix.repair.defects import DEFECTS, Specimen, Target
 from ti_fix.repair.fit import FITTING, fill_missing_half, is_conversion
 from ti_fix.repair.names import judge_name, renamed
 from ti_fix.repair.provenance import find_pooled_fault
@@ -81,12 +81,13 @@ def repair(found: Parsed | Embedding, *, family: Family = SDXL, vocabulary: Voca
             before=None, after=None, findings=tuple(findings), target=family, ignored=bool(parsed and parsed.ignored)
         )
     target = Target(family=family, vocabulary=vocabulary)
-    after = before
+    specimen = Specimen(before, target)
     for defect in (*FITTING, *DEFECTS):
-        noticed = list(defect.find(after, target))
+        noticed = list(defect.find(specimen))
         findings += noticed
         if noticed and defect.fix is not None:
-            after = defect.fix(after, target)
+            specimen = Specimen(defect.fix(specimen), target)
+    after = specimen.embedding
     naming = judge_name(after.name, converted=is_conversion(after, family))
     findings += naming.findings
     after = renamed(after, naming)
