@@ -30,6 +30,7 @@ TEXTS = (
     "under_score kebab-case path/to/file.png a,b;c:d!e?f #tag @user $5 50% 100€",
     "supercalifragilisticexpialidocious Donaudampfschifffahrtsgesellschaft",
     "<|startoftext|>inside<|endoftext|>",
+    "before,<|endoftext|>,after",
     "\x00\x01\x7f\ue000\U0010fffd",
 )
 
