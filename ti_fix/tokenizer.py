@@ -75,8 +75,10 @@ def is_ordinary_word(text: str) -> bool:
     True for what is one token of the vocabulary as a whole, also after leading digits (each digit is a token).
     An embedding with such a name takes over the word in every prompt.
     """
-    word = text.strip()
-    return bool(word) and len(encode(word.lstrip("0123456789"))) <= 1
+    core = text.strip().lstrip("0123456789").lower()
+    if core.isascii() and any(c.isalpha() for c in core):  # nearly every name, decided without merging
+        return core + _WORD_END in _vocabulary().ids
+    return bool(text.strip()) and len(encode(core)) <= 1
 
 
 def _pieces(text: str) -> Iterator[str]:
