@@ -53,7 +53,8 @@ def install(packages: list[str]) -> bool:
 
 def present() -> list[str]:
     """Each installed package with its version, as pip's constraints."""
-    return sorted({f"{each.metadata['Name']}=={each.version}" for each in metadata.distributions() if each.version})
+    found = ((each.metadata["Name"], each.version) for each in metadata.distributions())
+    return sorted({f"{name}=={version}" for name, version in found if name and version})
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -44,6 +45,7 @@ class HostPython:
     def __init__(self, folder: Path, pins: dict[str, str]) -> None:
         self.site = folder / "site"
         self.log = folder / "pip.log"
+        self.installer = Path(shutil.copy(ROOT / "install.py", folder))
         for name, version in pins.items():
             self.add(name, version)
         (self.site / "pip").mkdir()
@@ -63,7 +65,7 @@ class HostPython:
         paths = [str(self.site), *map(sysconfig.get_path, ("stdlib", "platstdlib"))]
         kept = {k: v for k, v in os.environ.items() if k not in ("COMMANDLINE_ARGS", "PYTHONPATH")}
         return subprocess.run(
-            [sys.executable, "-S", str(ROOT / "install.py"), *arguments],
+            [sys.executable, "-S", str(self.installer), *arguments],
             cwd=self.site.parent,
             env=kept | {"PYTHONPATH": os.pathsep.join(paths), "STAND_IN_LOG": str(self.log)} | environment,
             capture_output=True,
