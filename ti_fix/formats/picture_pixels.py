@@ -255,7 +255,8 @@ def _first_byte(stream: bytes) -> bytes | None:
 def _join(low: Pixels, high: Pixels) -> bytes:
     """The bytes of two blocks of shape (rows, width, 3); only the low four bits of each value count."""
     noise = _noise(low.size).reshape(low.shape)
-    return (((high & _NIBBLE) ^ noise) << np.uint8(4) | ((low & _NIBBLE) ^ noise)).tobytes()
+    joined: Pixels = ((high & _NIBBLE) ^ noise) << np.uint8(4) | ((low & _NIBBLE) ^ noise)
+    return joined.tobytes()
 
 
 def _noise(count: int) -> Pixels:
@@ -269,4 +270,5 @@ def _noise(count: int) -> Pixels:
         more = states * np.uint32(factor) + np.uint32(addend)
         states = np.concatenate([states, more])
         factor, addend = factor * factor % modulus, (factor * addend + addend) % modulus
-    return (states[:count] % np.uint32(255)).astype(np.uint8) & _NIBBLE
+    noise: Pixels = (states[:count] % np.uint32(255)).astype(np.uint8) & _NIBBLE
+    return noise
