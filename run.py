@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,9 @@ LINTERS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)
 
 SHOWN = ("Collecting ", "Downloading ", "Building ", "Installing collected packages")
 """How the lines of pip begin that are shown while it works."""
+
+ROOM = 100 * 2**20
+"""Bytes; with less left on the disk, that is why an installation has failed."""
 
 NO_SPACE = "The disk is full: the packages take 2 GB (8 GB with CUDA). Make room and start again."
 NO_NETWORK = "No network: the first start fetches the packages with pip, later ones need none. Connect and start again."
@@ -155,6 +159,8 @@ def explain(output: str) -> str:
     for sign, meaning in REASONS.items():
         if sign in output:
             return meaning
+    if shutil.disk_usage(ROOT).free < ROOM:  # venv keeps to itself why pip could not be put in
+        return NO_SPACE
     last = "\n".join(output.splitlines()[-15:])
     return f"{last}\n\nThe installation failed, with the lines above. Put that right and start again."
 
@@ -168,7 +174,7 @@ def _watch(command: list[str]) -> None:
         for line in process.stdout or ():
             lines.append(line)
             if line.startswith(SHOWN):
-                print(f"  {line.rstrip()[:110]}", flush=True)
+                print(f"  {line.rstrip().partition(' (from')[0][:80]}", flush=True)
     if process.returncode:
         raise CannotStart(explain("".join(lines)))
 
