@@ -92,7 +92,8 @@ def concepts(leaves: list[Leaf]) -> dict[str, list[Leaf]]:
     found: dict[str, list[Leaf]] = {}
     for owner, members in by_owner.items():
         for name, parts in _split(members).items():
-            found.setdefault(name or ".".join(owner), []).extend(parts)
+            named = labels.placeholder(name) or not owner
+            found.setdefault(name if named else ".".join(owner), []).extend(parts)
     return found
 
 
