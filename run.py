@@ -32,7 +32,7 @@ SHOWN = ("Collecting ", "Downloading ", "Building ", "Installing collected packa
 ROOM = 100 * 2**20
 """Bytes; with less left on the disk, that is why an installation has failed."""
 
-NO_SPACE = "The disk is full: the packages take 2 GB (8 GB with CUDA). Make room and start again."
+NO_SPACE = "The disk is full: the packages take 2 GB (7 GB with CUDA). Make room and start again."
 NO_NETWORK = "No network: the first start fetches the packages with pip, later ones need none. Connect and start again."
 NOT_WRITABLE = f"Cannot write to {ROOT}: move the project to a folder of your own and start again."
 UNUSABLE = f"{VENV} is incomplete or made with a Python that is too old: delete that folder and start again."
@@ -61,16 +61,15 @@ class CannotStart(Exception):
 
 def main(argv: list[str]) -> int:
     """Carry out a command line; the result is its exit code."""
-    commands = {"demo": demo, "test": test}
     if not argv or argv[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if argv else 2
-    if argv[0] not in commands:
-        print(f"run.py has no command {argv[0]!r}; it has: {', '.join(commands)}.", file=sys.stderr)
+    if argv[0] not in COMMANDS:
+        print(f"run.py has no command {argv[0]!r}; it has: {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
     try:
         prepare()
-        return commands[argv[0]](argv[1:])
+        return COMMANDS[argv[0]](argv[1:])
     except CannotStart as reason:
         print(f"\n{reason}", file=sys.stderr)
         return 1
@@ -191,6 +190,8 @@ def _read(path: Path) -> str:
     except OSError:
         return ""
 
+
+COMMANDS = {"demo": demo, "test": test}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
