@@ -13,8 +13,8 @@ from ti_fix.formats.builders import Builder, call
 _DTYPES = {
     name: getattr(torch, name)
     for name in (
-        "float64 float32 float16 bfloat16 double float half int64 int32 int16 int8 uint8 uint16 uint32 uint64 bool long int "
-        "short complex64 complex128 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"
+        "float64 float32 float16 bfloat16 double float half float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz "
+        "int64 int32 int16 int8 uint8 uint16 uint32 uint64 bool long int short complex64 complex128"
     ).split()
     if hasattr(torch, name)
 }

@@ -16,7 +16,7 @@ from torch import Tensor
 from ti_fix.errors import UnreadableFile
 from ti_fix.formats.stored import MAX_TENSOR_BYTES, StoredTensor
 
-MAX_EXPANSION = 2**20
+MAX_EXPANSION = 2**22
 """Elements that a tensor may have beyond those in its storage (stride 0 repeats a row)."""
 
 MAX_DIMENSIONS = 8
@@ -87,6 +87,7 @@ class Held:
 
 
 def held(kind: str) -> Callable[..., Held]:
+    """A builder of objects of one kind."""
     return lambda *arguments: Held(kind=kind, arguments=arguments)
 
 
@@ -119,12 +120,14 @@ def tensor(storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> Store
     span = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if numel else 0
     if offset + span > storage.size:
         raise UnreadableFile("truncated", "truncated: a tensor reaches beyond its data; download it again.")
-    if numel > storage.size + MAX_EXPANSION or numel * 4 > MAX_TENSOR_BYTES and numel > storage.size:
+    if numel > storage.size + MAX_EXPANSION:
         raise UnreadableFile("too-large", f"it unfolds a few numbers into a tensor of {list(shape)}; do not load it.")
 
     def load() -> Tensor:
         if not numel:
             return torch.empty(shape, dtype=storage.dtype)
+        if span * storage.dtype.itemsize > 2 * MAX_TENSOR_BYTES:  # few numbers, far apart
+            raise UnreadableFile("too-large", "a tensor in it lies in more data than any embedding has.")
         return torch.as_strided(storage.load(offset, span), shape, stride)
 
     return StoredTensor(shape=shape, dtype=storage.dtype, load=load)
@@ -163,6 +166,7 @@ _NUMPY = {"f2": torch.float16, "f4": torch.float32, "f8": torch.float64}
 
 
 def numpy_dtype(name: Any, *_: Any) -> Held:
+    """numpy.dtype: a name such as ``f4``."""
     return Held(kind="dtype", arguments=(name if isinstance(name, str) else "",))
 
 
@@ -232,6 +236,7 @@ def first(value: Any = None, *_: Any) -> Any:
 
 
 def mapping(pairs: Any = (), *_: Any) -> dict[Any, Any]:
+    """A dict, or any of its children, from pairs."""
     if isinstance(pairs, dict):
         return dict(pairs)
     if not isinstance(pairs, (list, tuple)):
@@ -240,6 +245,7 @@ def mapping(pairs: Any = (), *_: Any) -> dict[Any, Any]:
 
 
 def listed(items: Any = (), *_: Any) -> list[Any]:
+    """A list, or a set, of which nothing is wanted but what is in it."""
     if isinstance(items, list):
         return items
     return list(items) if isinstance(items, tuple) else []
@@ -251,4 +257,5 @@ def encoded(text: Any = "", *_: Any) -> bytes:
 
 
 def device(*parts: Any) -> str:
+    """torch.device: its name."""
     return ":".join(str(part) for part in parts if type(part) in (str, int) and part != "")[:40]

@@ -70,7 +70,8 @@ def read(source: Source) -> Container:
     entries = {writable(name): _entry(name, entry) for name, entry in header.items()}
     end = max((entry.end for entry in entries.values()), default=0)
     if start + end > source.size:
-        raise UnreadableFile("truncated", f"truncated: {start + end:,} bytes announced, {source.size:,} there; {_AGAIN}")
+        there = f"{start + end:,} bytes announced, {source.size:,} there"
+        raise UnreadableFile("truncated", f"truncated: {there}; {_AGAIN}")
     findings = (*_spare_findings(entries.values(), source.size - start), *_metadata_findings(metadata))
     tree = {name: _stored(source, start, entry) for name, entry in entries.items()}
     return Container(kind="safetensors", tree=tree, metadata=_texts(metadata), findings=findings)
@@ -86,7 +87,7 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
         raise UnreadableFile("truncated", f"truncated inside its safetensors header; {_AGAIN}")
     text = source.read(8, length)
     if text.count(b"[") + text.count(b"{") + text.count(b",") > MAX_MARKS:
-        raise UnreadableFile("too-large", "its safetensors header lists far more than an embedding has; do not load it.")
+        raise UnreadableFile("too-large", "its safetensors header lists far more than an embedding has.")
     try:
         header = json.loads(text.decode("utf-8"), parse_int=_whole, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
@@ -158,15 +159,15 @@ def _spare_findings(entries: Iterable[_Entry], length: int) -> list[Finding]:
     spare += length - at
     if not spare:
         return []
-    message = f"It holds {spare:,} bytes that belong to no tensor, for which hosts refuse it: left them out."
-    return [Finding(code="spare-bytes", severity="note", message=message, repaired="left out bytes of no tensor")]
+    message = f"It holds {spare:,} bytes that belong to no tensor, for which hosts refuse it. Left out these bytes."
+    return [Finding(code="spare-bytes", severity="note", message=message, repaired="Left out bytes of no tensor.")]
 
 
 def _metadata_findings(metadata: Any) -> list[Finding]:
-    if metadata is None or isinstance(metadata, dict) and all(type(value) is str for value in metadata.values()):
+    if metadata is None or (isinstance(metadata, dict) and all(type(value) is str for value in metadata.values())):
         return []
-    message = "Its metadata holds something other than text, for which hosts refuse it: turned it into text."
-    return [Finding(code="metadata-form", severity="note", message=message, repaired="turned the metadata into text")]
+    message = "Its metadata holds something other than text, for which hosts refuse the file. Turned it into text."
+    return [Finding(code="metadata-form", severity="note", message=message, repaired="Turned the metadata into text.")]
 
 
 def _texts(metadata: Any) -> dict[str, str]:

@@ -56,7 +56,7 @@ def _zip_tree(archive: ZipFile, budget: Budget, inner: Callable[[bytes], Any] | 
     records = archive.records
     pickled = next((r for name, r in records.items() if name == "data.pkl" or name.endswith("/data.pkl")), None)
     if pickled is None:
-        raise UnreadableFile("foreign-zip", "it is a zip, but not one that torch wrote; unpack it and use what is inside.")
+        raise UnreadableFile("foreign-zip", "it is a zip, but none that torch wrote; unpack it and use what is inside.")
     if pickled.size > MAX_WORK:
         raise UnreadableFile("too-large", "its pickle is far larger than an embedding; it is another kind of file.")
     root = pickled.name[: -len("data.pkl")]
@@ -87,8 +87,8 @@ def _checksum_findings(archive: ZipFile) -> tuple[Finding, ...]:
     if not wrong:
         return ()
     message = (
-        f"{wrong} of its {len(archive.records)} parts changed after they were written (wrong checksum): it was damaged on "
-        "the way. It can be read, but numbers in it may be wrong; better download it again."
+        f"{wrong} of its {len(archive.records)} parts changed after they were written (wrong checksum): it was damaged "
+        "on the way. It can be read, but numbers in it may be wrong; better download it again."
     )
     return (Finding(code="checksum", severity="warning", message=message),)
 
@@ -180,7 +180,7 @@ def _legacy_storage(source: Source, blocks: dict[str, _LegacyBlock], saved_id: A
 
 
 def _view(about: Any, whole: int) -> tuple[int, int]:
-    """First element and length of a storage that is a part of another (key, offset, length), as torch before 0.4 had."""
+    """First element and length of a storage that is part of another (key, offset, length), as torch before 0.4 had."""
     if about is None:
         return 0, whole
     if not isinstance(about, tuple) or len(about) != 3 or not all(type(n) is int and n >= 0 for n in about[1:]):

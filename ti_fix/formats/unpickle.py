@@ -27,6 +27,7 @@ MAX_WORK = 64 * 2**20
 _PER_STEP = 100
 _MAX_LINE = 1024
 _MAX_NESTING = 64
+_FORBIDDEN = ("INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER")
 
 
 class Budget:
@@ -80,13 +81,7 @@ class _Paid:
 
 
 class RestrictedUnpickler(pickle._Unpickler):
-    """Reads one pickle from a stream.
-
-    Args:
-        stream: positioned at the pickle; left behind it.
-        storage: persistent id -> the storage it means.
-        inner: bytes -> the storage of the legacy file in them; None where there cannot be one.
-        budget: what the pickle may cost.
+    """Reads one pickle from a stream; its arguments are those of `load_pickle`.
 
     Raises (from `load`):
         UnreadableFile: the pickle is damaged or names something that is not allowed.
@@ -177,15 +172,15 @@ class RestrictedUnpickler(pickle._Unpickler):
         self.append(self.pop_mark())
 
 
+    def _refuse(self) -> None:
+        raise UnreadableFile("unsafe-pickle", "its pickle uses an instruction that no embedding needs; do not load it.")
+
+
 def _weight(value: Any) -> int:
     """What it costs at most to copy an argument."""
     if isinstance(value, (list, tuple, dict)):
         return _PER_STEP * len(value)
     return len(value) if isinstance(value, (str, bytes)) else 0
-
-
-def _refuse(self: RestrictedUnpickler) -> None:
-    raise UnreadableFile("unsafe-pickle", "its pickle uses an instruction that no embedding needs; do not load it.")
 
 
 for _name, _run in {
@@ -200,7 +195,7 @@ for _name, _run in {
     "EMPTY_SET": RestrictedUnpickler._empty_set,
     "ADDITEMS": RestrictedUnpickler._additems,
     "FROZENSET": RestrictedUnpickler._frozenset,
-    **dict.fromkeys(("INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER"), _refuse),
+    **dict.fromkeys(_FORBIDDEN, RestrictedUnpickler._refuse),
 }.items():
     RestrictedUnpickler.dispatch[getattr(pickle, _name)[0]] = _run
 
@@ -215,7 +210,10 @@ def load_pickle(
     """One pickle as plain data with `StoredTensor` leaves.
 
     Args:
-        stream, storage, inner, budget: as for `RestrictedUnpickler`.
+        stream: positioned at the pickle; left behind it.
+        storage: persistent id -> the storage it means.
+        inner: bytes -> the storage of the legacy file in them; None where there cannot be one.
+        budget: what the pickle may cost; a fresh one by default.
 
     Raises:
         UnreadableFile: damaged, unsafe or larger than an embedding.

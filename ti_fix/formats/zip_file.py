@@ -97,7 +97,7 @@ class ZipFile:
         Raises:
             UnreadableFile: as `read` does.
         """
-        if record.method == _STORED and 0 <= start and (start + count) * dtype.itemsize <= record.size:
+        if record.method == _STORED and start >= 0 and (start + count) * dtype.itemsize <= record.size:
             return self._source.numbers(self._begin(record) + start * dtype.itemsize, count, dtype)
         return Source(self.read(record, start * dtype.itemsize, count * dtype.itemsize)).numbers(0, count, dtype)
 

@@ -60,9 +60,7 @@ def judge_name(trigger: str, *, converted: bool = False) -> Naming:
 
 def renamed(embedding: Embedding, naming: Naming) -> Embedding:
     """The embedding under the judged name; the same object where nothing changes."""
-    aliases = tuple(
-        dict.fromkeys(a for a in (*embedding.aliases, *naming.aliases) if a != naming.trigger)
-    )
+    aliases = tuple(dict.fromkeys(a for a in (*embedding.aliases, *naming.aliases) if a != naming.trigger))
     if naming.trigger == embedding.name and aliases == embedding.aliases:
         return embedding
     return replace(embedding, name=naming.trigger, aliases=aliases)
@@ -85,7 +83,7 @@ def _cleaned(name: str, clean: str) -> Finding:
         code="invisible-characters",
         severity="note",
         message=f"The name '{shown}' holds characters that cannot be seen or typed: it is called {clean!r}.",
-        repaired=f"called it {clean!r}",
+        repaired=f"Called it {clean!r}.",
     )
 
 
@@ -109,7 +107,7 @@ def _ordinary(name: str, converted: bool) -> Finding:
             f"The name {name!r} is an ordinary word; so that no prompt changes behind your back the converted "
             f"embedding is called '{name}-ti'."
         )
-        return Finding(code="ordinary-word", severity="note", message=message, repaired=f"called it '{name}-ti'")
+        return Finding(code="ordinary-word", severity="note", message=message, repaired=f"Called it '{name}-ti'.")
     message = f"The name {name!r} is an ordinary word: every prompt that uses the word gets this embedding. Rename it."
     return Finding(code="ordinary-word", severity="warning", message=message)
 
