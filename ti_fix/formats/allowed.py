@@ -69,6 +69,8 @@ _ALLOWED: dict[tuple[str, str], Builder] = {
     ("builtins", "frozenset"): Builder(builders.listed),
     ("builtins", "list"): Builder(builders.listed),
     ("builtins", "object"): Builder(builders.held("object")),
+    ("builtins", "bytes"): Builder(builders.raw),
+    ("builtins", "bytearray"): Builder(builders.raw),
     ("builtins", "slice"): Builder(lambda *_: None),
     ("copyreg", "_reconstructor"): Builder(lambda kind, *_: call(kind, ())),
     ("_codecs", "encode"): Builder(builders.encoded),

@@ -251,6 +251,11 @@ def listed(items: Any = (), *_: Any) -> list[Any]:
     return list(items) if isinstance(items, tuple) else []
 
 
+def raw(data: Any = b"", *_: Any) -> bytes:
+    """Bytes or a bytearray, from bytes; a number or a list makes none."""
+    return data if isinstance(data, bytes) else b""
+
+
 def encoded(text: Any = "", *_: Any) -> bytes:
     """_codecs.encode(text, "latin1"): how protocol 2 stores bytes."""
     return text.encode("latin1", "replace") if isinstance(text, str) else b""

@@ -123,7 +123,7 @@ def _legacy_tree(source: Source, budget: Budget, inner: Callable[[bytes], Any] |
         for _ in ("protocol version", "writing machine"):
             # Whatever byte order that machine had, torch writes the numbers of this form little-endian.
             load_pickle(stream, _no_storage, budget=budget)
-        tree = load_pickle(stream, partial(_legacy_storage, source, blocks), inner=inner, budget=budget)
+        tree = load_pickle(stream, partial(_legacy_part, source, blocks), inner=inner, budget=budget)
         keys = load_pickle(stream, _no_storage, budget=budget)
         if not isinstance(keys, list):
             raise _wrong_list()
@@ -166,7 +166,10 @@ class _LegacyBlock:
         return self.source.numbers(self.at + start * self.dtype.itemsize, count, self.dtype)
 
 
-def _legacy_storage(source: Source, blocks: dict[str, _LegacyBlock], saved_id: Any) -> Storage:
+def _legacy_part(source: Source, blocks: dict[str, _LegacyBlock], saved_id: Any) -> Any:
+    """What a persistent id means: a storage, or the class of a module with its source code, which is left alone."""
+    if isinstance(saved_id, tuple) and len(saved_id) > 1 and saved_id[0] == "module":
+        return saved_id[1]
     dtype, key, (announced, *rest) = _storage_id(saved_id)
     if type(announced) is not int or announced < 0:
         raise _wrong_storage()

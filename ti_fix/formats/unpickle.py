@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, ClassVar, Protocol
 
 from ti_fix.errors import UnreadableFile
 from ti_fix.formats.allowed import FROM_BYTES, FROM_TYPE, find
-from ti_fix.formats.builders import Builder, Held, Storage, call, key_of
+from ti_fix.formats.builders import Builder, Held, call, key_of
 
 MAX_WORK = 64 * 2**20
 """Budget of one file, in bytes of memory, roughly. A whole SDXL checkpoint takes a third of it."""
@@ -98,7 +98,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         self,
         stream: _PaidStream,
         *,
-        storage: Callable[[Any], Storage],
+        storage: Callable[[Any], Any],
         inner: Callable[[bytes], Any] | None,
         budget: Budget,
     ) -> None:
@@ -109,7 +109,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         """One of our own builders, never the thing itself."""
         return find(module, name)
 
-    def persistent_load(self, saved_id: Any) -> Storage:
+    def persistent_load(self, saved_id: Any) -> Any:
         return self._storage(saved_id)
 
     def _frame(self) -> None:
@@ -169,7 +169,8 @@ class RestrictedUnpickler(pickle._Unpickler):
         self.stack[-1].extend(items)
 
     def _frozenset(self) -> None:
-        self.append(self.pop_mark())
+        items = self.pop_mark()  # first: it changes where `append` leads
+        self.append(items)
 
 
     def _refuse(self) -> None:
@@ -202,7 +203,7 @@ for _name, _run in {
 
 def load_pickle(
     stream: BinaryIO,
-    storage: Callable[[Any], Storage],
+    storage: Callable[[Any], Any],
     *,
     inner: Callable[[bytes], Any] | None = None,
     budget: Budget | None = None,
@@ -211,7 +212,7 @@ def load_pickle(
 
     Args:
         stream: positioned at the pickle; left behind it.
-        storage: persistent id -> the storage it means.
+        storage: persistent id -> the `Storage` (or builder of a class) that it means.
         inner: bytes -> the storage of the legacy file in them; None where there cannot be one.
         budget: what the pickle may cost; a fresh one by default.
 
