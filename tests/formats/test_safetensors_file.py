@@ -75,7 +75,10 @@ names = st.text(st.characters(exclude_categories=["Cs"]), max_size=30).filter(la
 shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 
 
-@given(st.dictionaries(names, shapes, min_size=1, max_size=6), st.none() | st.dictionaries(names, st.text(max_size=20), max_size=3))
+@given(
+    st.dictionaries(names, shapes, min_size=1, max_size=6),
+    st.none() | st.dictionaries(names, st.text(max_size=20), max_size=3),
+)
 @settings(max_examples=150, deadline=None)
 def test_any_names_shapes_and_metadata(content: dict[str, tuple[int, ...]], metadata: dict[str, str] | None) -> None:
     tensors = {name: torch.randn(shape) for name, shape in content.items()}

@@ -23,7 +23,10 @@ MAX_NODES = 50_000
 
 MAX_DEPTH = 32
 MAX_KEY = 500
-"""Characters of one key; the longest keys of checkpoints have about 150."""
+"""Characters of the keys that lead to a leaf; those of checkpoints have about 150."""
+
+MAX_CHARACTERS = 2**21
+"""Characters of all such paths of one file, as every one is looked at with a dozen patterns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,27 +86,32 @@ def walk(tree: object) -> Iterator[tuple[tuple[str, ...], object]]:
     Raises:
         UnreadableFile: the tree is deeper, has more nodes or longer keys than any honest file.
     """
-    stack: list[tuple[tuple[str, ...], object]] = [((), tree)]
-    seen = 0
+    stack: list[tuple[tuple[str, ...], int, object]] = [((), 0, tree)]
+    nodes = characters = 0
     while stack:
-        path, node = stack.pop()
+        path, length, node = stack.pop()
         if not isinstance(node, (dict, list, tuple)):
             yield path, node
             continue
-        seen += len(node)  # counted before it is unfolded: shared parts can multiply
-        if seen > MAX_NODES:
+        nodes += len(node)  # counted before it is unfolded: shared parts can multiply
+        if nodes > MAX_NODES:
             raise UnreadableFile("too-large", f"it has more than {MAX_NODES:,} parts; an embedding has a few.")
         if len(path) == MAX_DEPTH:
             raise UnreadableFile("malformed", "its structure is nested beyond reason; it is damaged or made to harm.")
         children = node.items() if isinstance(node, dict) else enumerate(node)
-        stack.extend(((*path, _key(key)), child) for key, child in reversed(list(children)))
-
-
-def _key(key: object) -> str:
-    text = writable(key) if isinstance(key, str) else str(key)
-    if len(text) > MAX_KEY:
-        raise UnreadableFile("malformed", f"a name in it has {len(text):,} characters; it is damaged or made to harm.")
-    return text
+        for key, child in reversed(list(children)):
+            name = writable(key) if isinstance(key, str) else str(key)
+            longer = length + len(name) + 1
+            if longer > MAX_KEY:
+                raise UnreadableFile(
+                    "malformed", f"a name in it is {longer:,} letters long; it is damaged or made to harm."
+                )
+            characters += longer
+            if characters > MAX_CHARACTERS:
+                raise UnreadableFile(
+                    "too-large", "it holds more names than any embedding; it is damaged or made to harm."
+                )
+            stack.append(((*path, name), longer, child))
 
 
 def writable(text: str) -> str:

@@ -172,7 +172,6 @@ class RestrictedUnpickler(pickle._Unpickler):
         items = self.pop_mark()  # first: it changes where `append` leads
         self.append(items)
 
-
     def _refuse(self) -> None:
         raise UnreadableFile("unsafe-pickle", "its pickle uses an instruction that no embedding needs; do not load it.")
 
