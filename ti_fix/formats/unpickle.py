@@ -27,7 +27,8 @@ MAX_WORK = 64 * 2**20
 _PER_STEP = 100
 _MAX_LINE = 1024
 _MAX_NESTING = 64
-_FORBIDDEN = ("INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER")
+_FORBIDDEN = "INST OBJ NEWOBJ_EX EXT1 EXT2 EXT4 NEXT_BUFFER READONLY_BUFFER STRING UNICODE FLOAT LONG PERSID".split()
+"""Classes by name, the registry, buffers elsewhere; and the text forms of protocol 0, which torch never wrote."""
 
 
 class Budget:
