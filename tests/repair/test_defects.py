@@ -110,9 +110,30 @@ def test_an_encoder_that_the_model_lacks_is_left_out_bit_for_bit() -> None:
 
 
 FITS = {
-    "sd15": {"sd15": "load", "sdxl": "convert", "sd2": "reject", "sdxl-refiner": "reject", "sd3": "warn", "flux": "warn"},
-    "sdxl": {"sd15": "convert", "sdxl": "load", "sd2": "reject", "sdxl-refiner": "repair", "sd3": "load", "flux": "warn"},
-    "sd2": {"sd15": "reject", "sdxl": "reject", "sd2": "load", "sdxl-refiner": "reject", "sd3": "reject", "flux": "reject"},
+    "sd15": {
+        "sd15": "load",
+        "sdxl": "convert",
+        "sd2": "reject",
+        "sdxl-refiner": "reject",
+        "sd3": "warn",
+        "flux": "warn",
+    },
+    "sdxl": {
+        "sd15": "convert",
+        "sdxl": "load",
+        "sd2": "reject",
+        "sdxl-refiner": "repair",
+        "sd3": "load",
+        "flux": "warn",
+    },
+    "sd2": {
+        "sd15": "reject",
+        "sdxl": "reject",
+        "sd2": "load",
+        "sdxl-refiner": "reject",
+        "sd3": "reject",
+        "flux": "reject",
+    },
     "sdxl-refiner": {"sd15": "reject", "sdxl": "warn", "sdxl-refiner": "load", "sd3": "warn", "flux": "reject"},
     "sd3": {"sd15": "convert", "sdxl": "repair", "sd3": "load", "flux": "repair"},
     "flux": {"sd15": "repair", "sdxl": "convert", "sd3": "warn", "flux": "load"},
@@ -183,5 +204,7 @@ def test_for_sd15_an_sdxl_file_is_a_conversion() -> None:
 
 
 def test_keys_stay_in_the_models_order() -> None:
-    result = repair(Embedding(name="hero-xyz", vectors={"clip_g": vectors(2, CLIP_G.width), "clip_l": vectors(1, CLIP_L.width)}))
+    result = repair(
+        Embedding(name="hero-xyz", vectors={"clip_g": vectors(2, CLIP_G.width), "clip_l": vectors(1, CLIP_L.width)})
+    )
     assert result.after is not None and set(result.after.vectors) == {"clip_l", "clip_g"}

@@ -34,13 +34,18 @@ def test_prompt_syntax_gets_an_alias(name: str, alias: str) -> None:
     assert "alias" in naming.findings[0].message
 
 
-@pytest.mark.parametrize("name", ["my cute dog", "Éléonore", "猫耳メイド", "emoji_😺", "hero-step00001250", "x.y", "it's-me"])
+@pytest.mark.parametrize(
+    "name", ["my cute dog", "Éléonore", "猫耳メイド", "emoji_😺", "hero-step00001250", "x.y", "it's-me"]
+)
 def test_names_that_need_nothing(name: str) -> None:
     naming = judge_name(name)
     assert (naming.trigger, naming.aliases, naming.findings) == (name, (), ())
 
 
-@pytest.mark.parametrize(("name", "clean"), [("he\u200bro-x", "hero-x"), ("\ufeffhero-x", "hero-x"), (" hero-x ", "hero-x"), ("he\u00adro-x", "hero-x")])
+@pytest.mark.parametrize(
+    ("name", "clean"),
+    [("he\u200bro-x", "hero-x"), ("\ufeffhero-x", "hero-x"), (" hero-x ", "hero-x"), ("he\u00adro-x", "hero-x")],
+)
 def test_invisible_characters_go(name: str, clean: str) -> None:
     naming = judge_name(name)
     assert naming.trigger == clean

@@ -10,7 +10,6 @@ from typing import Any
 from ti_fix.cli.broken import make_broken_folder
 from ti_fix.cli.inspect import show, summary
 from ti_fix.cli.repair import write_clean
-from ti_fix.embedding import SDXL
 from ti_fix.repair import Judged, scan
 
 
@@ -41,7 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _rows(judged: list[Judged], today: dict[str, str]) -> list[tuple[str, str, str, str]]:
     return [
-        (" + ".join(p.name for p in each.parsed.paths), today[each.parsed.paths[0].name], each.result.verdict, _said(each))
+        (
+            " + ".join(p.name for p in each.parsed.paths),
+            today[each.parsed.paths[0].name],
+            each.result.verdict,
+            _said(each),
+        )
         for each in judged
         if each.result.verdict != "ignore"
     ]

@@ -174,8 +174,8 @@ def _find_length(specimen: Specimen) -> Iterable[Finding]:
             yield Finding(
                 code="length",
                 severity="note",
-                message=f"The {key} vectors are {mean:.3g} long on average, {mean / typical:.0f} times as long as those "
-                "of everyday words. Many good embeddings are; a weight such as (name:0.7) softens the effect.",
+                message=f"The {key} vectors are {mean:.3g} long on average, {mean / typical:.0f} times as long as "
+                "those of everyday words. Many good embeddings are; a weight such as (name:0.7) softens the effect.",
                 encoder=key,
             )
 

@@ -143,7 +143,11 @@ def fill_missing_half(embedding: Embedding, family: Family, vocabulary: Vocabula
         f"{len(near) - words} the comma."
     )
     finding = Finding(
-        code="filled-half", severity="warning", message=message, encoder=key, repaired=f"filled {key} from the vocabulary"
+        code="filled-half",
+        severity="warning",
+        message=message,
+        encoder=key,
+        repaired=f"filled {key} from the vocabulary",
     )
     order = sorted((known, key), key=list(ENCODERS).index)
     whole = {**embedding.vectors, key: rows}

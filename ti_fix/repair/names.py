@@ -60,9 +60,7 @@ def judge_name(trigger: str, *, converted: bool = False) -> Naming:
 
 def renamed(embedding: Embedding, naming: Naming) -> Embedding:
     """The embedding under the judged name; the same object where nothing changes."""
-    aliases = tuple(
-        dict.fromkeys(a for a in (*embedding.aliases, *naming.aliases) if a != naming.trigger)
-    )
+    aliases = tuple(dict.fromkeys(a for a in (*embedding.aliases, *naming.aliases) if a != naming.trigger))
     if naming.trigger == embedding.name and aliases == embedding.aliases:
         return embedding
     return replace(embedding, name=naming.trigger, aliases=aliases)
