@@ -47,10 +47,10 @@ def open_container(source: Source, name: str) -> Container:
     head = source.read(0, min(_HEAD, source.size))
     if torch_file.is_zip(head):
         return torch_file.read_zip(source)
+    if safetensors_file.looks_like(head):  # before pickle: a header of 640 bytes begins as a pickle does
+        return safetensors_file.read(source)
     if torch_file.looks_like_pickle(head):
         return torch_file.read_legacy(source)
-    if safetensors_file.looks_like(head):
-        return safetensors_file.read(source)
     _explain(head, source, name)
     raise AssertionError("unreachable")
 

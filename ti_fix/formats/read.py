@@ -14,6 +14,7 @@ from ti_fix.embedding import Embedding, Finding
 from ti_fix.errors import UnreadableFile
 from ti_fix.formats.container import open_container
 from ti_fix.formats.layouts import Reading, interpret, interpret_all
+from ti_fix.formats.pictures import MAX_FILE as MAX_PICTURE
 from ti_fix.formats.pictures import is_picture, read_picture
 from ti_fix.formats.source import Source
 from ti_fix.formats.stored import Container
@@ -144,7 +145,7 @@ def _container(source: Source, path: Path) -> Container | None:
     if ending in UNFINISHED_ENDINGS:
         raise UnreadableFile("unfinished", "it is an unfinished download; let the browser finish or download it again.")
     if is_picture(head):
-        return read_picture(source.whole())
+        return read_picture(source.whole()) if source.size <= MAX_PICTURE else None
     if ending in PICTURE_ENDINGS and not _may_hold_tensors(head):
         return None
     return open_container(source, path.name)
