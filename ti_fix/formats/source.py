@@ -65,9 +65,9 @@ class Source:
         """
         if count == 0:
             return torch.empty(0, dtype=dtype)
-        if isinstance(self._data, bytearray) and start % dtype.itemsize == 0:
-            if start + count * dtype.itemsize <= self.size:
-                return torch.frombuffer(self._data, dtype=dtype, count=count, offset=start)
+        end = start + count * dtype.itemsize
+        if isinstance(self._data, bytearray) and start % dtype.itemsize == 0 and end <= self.size:
+            return torch.frombuffer(self._data, dtype=dtype, count=count, offset=start)
         return torch.frombuffer(bytearray(self.read(start, count * dtype.itemsize)), dtype=dtype)
 
     def whole(self) -> bytes:

@@ -49,7 +49,9 @@ def read_zip(source: Source) -> Container:
     records = {info.filename: info for info in archive.infolist()}
     names = [name for name in records if name == "data.pkl" or name.endswith("/data.pkl")]
     if len(records) > MAX_RECORDS or not names:
-        raise UnreadableFile("foreign-zip", "it is a zip, but not one that torch wrote; unpack it and use what is inside.")
+        raise UnreadableFile(
+            "foreign-zip", "it is a zip, but not one that torch wrote; unpack it and use what is inside."
+        )
     root = names[0][: -len("data.pkl")]
     swap = _swapped(archive, records, root)
 
@@ -99,7 +101,7 @@ def _legacy_tree(stream: Any) -> Any:
     def storage(saved_id: Any) -> Storage:
         dtype, key, rest = _storage_id(saved_id)
         block = blocks.setdefault(key, _LegacyBlock(dtype, rest))
-        return Storage(dtype=dtype, size=block.size, load=lambda start, count: block.load(start, count))
+        return Storage(dtype=dtype, size=block.size, load=block.load)
 
     tree = load_pickle(stream, storage)
     keys = load_pickle(stream, _no_storage)

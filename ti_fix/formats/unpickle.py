@@ -43,7 +43,7 @@ class Storage:
     load: Callable[[int, int], Tensor]
 
 
-class RestrictedUnpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
+class RestrictedUnpickler(pickle._Unpickler):
     """Reads one pickle from a stream.
 
     Args:
@@ -54,7 +54,9 @@ class RestrictedUnpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
         UnreadableFile: the pickle is damaged or names something that is not allowed.
     """
 
-    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    stack: list[Any]
+    append: Callable[[Any], None]
 
     def __init__(self, stream: io.BufferedIOBase | io.BytesIO, storage: Callable[[Any], Storage]) -> None:
         super().__init__(stream, encoding="latin1")
@@ -95,7 +97,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
             raise UnreadableFile("malformed", "its pickle sets state on something that has none.")
 
 
-def _refuse(self: RestrictedUnpickler) -> None:
+def _refuse(_: RestrictedUnpickler) -> None:
     raise UnreadableFile("unsafe-pickle", "its pickle uses an instruction that is not allowed in an embedding.")
 
 
@@ -151,7 +153,9 @@ class _Held:
         if self.kind == "scalar":
             return None
         parts = self.state if isinstance(self.state, dict) else {}
-        content = {**parts.get("_parameters", {}), **self.items} if isinstance(parts.get("_parameters", {}), dict) else {}
+        content = (
+            {**parts.get("_parameters", {}), **self.items} if isinstance(parts.get("_parameters", {}), dict) else {}
+        )
         return content or {k: v for k, v in parts.items() if not str(k).startswith("_")}
 
 
@@ -182,12 +186,14 @@ def _tensor(storage: Any, offset: int, shape: Any, stride: Any, *_: Any) -> Stor
     span = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if numel else 0
     if len(shape) > 8 or offset + span > storage.size:
         raise UnreadableFile("truncated", "truncated: a tensor reaches beyond its data; download it again.")
-    if numel > storage.size + MAX_EXPANSION or numel * 4 > MAX_TENSOR_BYTES and numel > storage.size:
+    if numel > storage.size + MAX_EXPANSION or (numel * 4 > MAX_TENSOR_BYTES and numel > storage.size):
         raise UnreadableFile("too-large", f"it unfolds a few numbers into a tensor of {list(shape)}; do not load it.")
 
     def load() -> Tensor:
-        return torch.as_strided(storage.load(offset, span), shape, stride) if numel else torch.empty(
-            shape, dtype=storage.dtype
+        return (
+            torch.as_strided(storage.load(offset, span), shape, stride)
+            if numel
+            else torch.empty(shape, dtype=storage.dtype)
         )
 
     return StoredTensor(shape=shape, dtype=storage.dtype, load=load)
@@ -222,7 +228,7 @@ def _from_type(_function: Any, _kind: Any, arguments: Any, *_: Any) -> Any:
 
 
 def _ordered(pairs: Any = (), *_: Any) -> dict[Any, Any]:
-    return {k: v for k, v in pairs}
+    return dict(pairs)
 
 
 def _encode(text: Any, *_: Any) -> bytes:
