@@ -22,7 +22,6 @@ def quoted(name: str) -> str:
     return repr(name if len(name) <= 60 else f"{name[:59]}…")
 
 
-
 class TiFixError(Exception):
     """Something that the user can put right; the message ends with what to do."""
 

@@ -49,6 +49,8 @@ def open_container(source: Source, name: str) -> Container:
         return safetensors_file.read(source)
     if torch_file.is_zip(head):
         return torch_file.read_zip(source)
+    if safetensors_file.looks_like(head):  # before pickle: a header of 640 bytes begins as a pickle does
+        return safetensors_file.read(source)
     if torch_file.looks_like_pickle(head):
         return torch_file.read_legacy(source)
     _explain(head, source, name)

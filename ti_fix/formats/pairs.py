@@ -26,7 +26,7 @@ def read_many(paths: Iterable[Path]) -> Iterator[Parsed]:
     place: dict[int, int] = {}
     for path in paths:
         parsed = read(path)
-        key = _pair_key(parsed)
+        key = pair_key(parsed)
         if key is None:
             done.append(parsed)
             continue
@@ -41,7 +41,7 @@ def read_many(paths: Iterable[Path]) -> Iterator[Parsed]:
     yield from (parsed for parsed in done if parsed is not None)
 
 
-def _pair_key(parsed: Parsed) -> tuple[Path, str] | None:
+def pair_key(parsed: Parsed) -> tuple[Path, str] | None:
     """What both halves of a pair share: the folder, and the stem without the mark of the encoder."""
     if parsed.embedding is None or set(parsed.embedding.vectors) not in ({CLIP_L.key}, {CLIP_G.key}):
         return None
