@@ -15,6 +15,8 @@ import safetensors.torch
 import torch
 
 from tests.formats import attacks
+from tests.formats import picture_maker as make
+from ti_fix.cli import main
 from ti_fix.embedding import Finding
 from ti_fix.errors import UnreadableFile
 from ti_fix.formats import Parsed, allowed, extract, files_in, read, source
@@ -390,3 +392,42 @@ def test_findings_and_errors_are_safe_by_themselves() -> None:
         assert shown.isprintable()
         assert len(shown) < 600
         assert shown.startswith("\\x1b[2J\\n")
+
+
+def test_names_cannot_command_the_terminal_or_add_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, name in enumerate(n for n in NASTY.values() if len(n) < 200 and "/" not in n):
+        (tmp_path / f"{name}{number}.pt").write_bytes(attacks.honest_zip())
+        (tmp_path / f"{name}{number}.bin").write_bytes(b"<html>")
+    assert main(["inspect", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert all(line.isprintable() for line in told.split("\n"))
+    lines = [line for line in told.splitlines() if not line.startswith("   ")]
+    assert len(lines) == 1 + len(list(tmp_path.iterdir()))
+
+
+def test_names_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
+    source, out = tmp_path / "deep" / "source", tmp_path / "deep" / "out"
+    source.mkdir(parents=True)
+    names = [
+        "../evil",
+        str(tmp_path / "evil"),
+        "..",
+        ".",
+        "a/../../evil",
+        "..\\evil",
+        "CON",
+        "evil:stream",
+        "nul\0evil",
+        "-rf",
+    ]
+    for number, name in enumerate(names):
+        text = make.text_chunk(make.text_of(make.a1111(make.vectors(1), name)))
+        (source / f"{number}.png").write_bytes(make.png_with_chunk(b"tEXt", text))
+        bundle = {"lora_unet_x.lora_down.weight": torch.ones(4, 4), f"bundle_emb.{name}.clip_l": torch.ones(1, 768)}
+        torch.save(bundle, source / f"{number}.pt")
+    before = sorted(source.iterdir())
+    assert main(["repair", str(source), "--out", str(out), "--extract"]) == 0
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and path.parent != source]
+    assert len(written) == 2 * len(names)
+    assert all(path.parent == out and path.suffix == ".safetensors" for path in written)
+    assert sorted(source.iterdir()) == before

@@ -45,12 +45,10 @@ def open_container(source: Source, name: str) -> Container:
     if source.size == 0:
         raise UnreadableFile("empty", "the file is empty (0 bytes); download it again.")
     head = source.read(0, min(_HEAD, source.size))
-    if safetensors_file.looks_like(head):
+    if safetensors_file.looks_like(head):  # before pickle: a header of 640 bytes begins as a pickle does
         return safetensors_file.read(source)
     if torch_file.is_zip(head):
         return torch_file.read_zip(source)
-    if safetensors_file.looks_like(head):  # before pickle: a header of 640 bytes begins as a pickle does
-        return safetensors_file.read(source)
     if torch_file.looks_like_pickle(head):
         return torch_file.read_legacy(source)
     _explain(head, source, name)
