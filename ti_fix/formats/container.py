@@ -73,8 +73,12 @@ def _explain(head: bytes, source: Source, name: str) -> None:
         raise UnreadableFile("damaged", "it holds only zero bytes, an interrupted download; download it again.")
     if PurePath(name.lower().removesuffix(".corrupted")).suffix == ".safetensors":
         safetensors_file.read(source)
-        raise UnreadableFile("bad-header", "its safetensors header is not JSON; it is damaged, download it again.")
-    raise UnreadableFile("damaged", "its first bytes are those of no known format; it is damaged, download it again.")
+        raise UnreadableFile(
+            "bad-header", "its beginning (the safetensors header, JSON) is damaged; download it again."
+        )
+    raise UnreadableFile(
+        "damaged", "it begins like no kind of file that is known here: damaged, or not an embedding; download it again."
+    )
 
 
 _PLACE = "unpack it if it is an archive, or move it out of the embeddings folder."

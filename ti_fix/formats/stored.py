@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ti_fix.embedding import Finding
-from ti_fix.errors import UnreadableFile
+from ti_fix.errors import OTHER_KIND, UnreadableFile
 
 MAX_TENSOR_BYTES = 512 * 2**20
 """Largest tensor that is read, counted as float32; a whole CLIP token table is 151 or 253 MB."""
@@ -59,7 +59,7 @@ class StoredTensor:
             UnreadableFile: the tensor is larger than any embedding or table could be.
         """
         if self.numel * 4 > MAX_TENSOR_BYTES:
-            raise UnreadableFile("too-large", f"a tensor of shape {list(self.shape)} is too large for an embedding.")
+            raise UnreadableFile("too-large", f"it holds a tensor of {list(self.shape)} numbers; {OTHER_KIND}")
         return self.load().detach().to(dtype=torch.float32).contiguous()
 
 
@@ -95,22 +95,22 @@ def walk(tree: object) -> Iterator[tuple[tuple[str, ...], object]]:
             continue
         nodes += len(node)  # counted before it is unfolded: shared parts can multiply
         if nodes > MAX_NODES:
-            raise UnreadableFile("too-large", f"it has more than {MAX_NODES:,} parts; an embedding has a few.")
+            raise UnreadableFile(
+                "too-large", f"it has more than {MAX_NODES:,} parts, an embedding has a few; {OTHER_KIND}"
+            )
         if len(path) == MAX_DEPTH:
-            raise UnreadableFile("malformed", "its structure is nested beyond reason; it is damaged or made to harm.")
+            raise UnreadableFile("malformed", "it is nested far too deep: damaged, or made to harm; do not load it.")
         children = node.items() if isinstance(node, dict) else enumerate(node)
         for key, child in reversed(list(children)):
             name = writable(key) if isinstance(key, str) else str(key)
             longer = length + len(name) + 1
             if longer > MAX_KEY:
                 raise UnreadableFile(
-                    "malformed", f"a name in it is {longer:,} letters long; it is damaged or made to harm."
+                    "malformed", f"a name in it is {longer:,} letters long: damaged, or made to harm; do not load it."
                 )
             characters += longer
             if characters > MAX_CHARACTERS:
-                raise UnreadableFile(
-                    "too-large", "it holds more names than any embedding; it is damaged or made to harm."
-                )
+                raise UnreadableFile("too-large", f"it holds more names than any embedding; {OTHER_KIND}")
             stack.append(((*path, name), longer, child))
 
 
