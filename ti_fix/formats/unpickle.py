@@ -15,7 +15,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Callable
-from typing import Any, BinaryIO, ClassVar, Protocol
+from typing import Any, BinaryIO, ClassVar
 
 from ti_fix.errors import MALWARE, OTHER_KIND, UnreadableFile
 from ti_fix.formats.allowed import FROM_BYTES, FROM_TYPE, find
@@ -48,12 +48,6 @@ class Budget:
         self.left -= amount
         if self.left < 0:
             raise UnreadableFile("too-large", f"it holds far more than any embedding (in its pickle); {OTHER_KIND}")
-
-
-class _PaidStream(Protocol):
-    def read(self, count: int) -> bytes: ...
-
-    def readline(self) -> bytes: ...
 
 
 class _Paid:
@@ -95,7 +89,7 @@ class RestrictedUnpickler(pickle._Unpickler):
 
     def __init__(
         self,
-        stream: _PaidStream,
+        stream: _Paid,
         *,
         storage: Callable[[Any], Any],
         inner: Callable[[bytes], Any] | None,
