@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ti_fix.embedding import BY_WIDTH, CLIP_G, CLIP_L, ENCODERS, Finding
-from ti_fix.errors import UnreadableFile, printable, quoted
+from ti_fix.errors import OTHER_KIND, UnreadableFile, printable, quoted
 from ti_fix.formats import foreign, labels
 from ti_fix.formats.concepts import Leaf, concepts, leaves_of
 from ti_fix.formats.shapes import PAIR_WIDTH, Orientation, orient
@@ -75,7 +75,7 @@ def interpret_all(container: Container) -> list[Reading]:
     found = concepts(leaves)
     numbers = sum(leaf.tensor.numel for parts in found.values() for leaf in parts)
     if numbers * 4 > MAX_TENSOR_BYTES:
-        raise UnreadableFile("too-large", f"its {len(found)} parts hold {numbers:,} numbers, too many for embeddings.")
+        raise UnreadableFile("too-large", f"its {len(found):,} embeddings hold {numbers:,} numbers; {OTHER_KIND}")
     return [_assemble(container, name, parts, parts, metadata) for name, parts in found.items()]
 
 
@@ -212,7 +212,9 @@ def _label_findings(parts: list[Leaf]) -> list[Finding]:
     named = [leaf.name for leaf in parts if leaf.label and leaf.name != leaf.label]
     if named:
         what = " and ".join(map(quoted, named[:4]))
-        return [_mended("renamed-keys", f"The halves are called {what}.", "Renamed the keys to those that hosts know.")]
+        return [
+            _mended("renamed-keys", f"The halves are called {what}.", "Renamed the keys to those that WebUIs know.")
+        ]
     return []
 
 
@@ -228,7 +230,7 @@ def _structure_findings(
         message = f"The vectors lie inside a list or deeper in the file (under {where})."
         found.append(_mended("nested", message, "Took the vectors out."))
     if container.kind == "picture" and not webui:
-        message = "The picture holds a form that the hosts do not read from pictures."
+        message = "The picture holds a form that WebUIs do not read from pictures."
         found.append(_mended("picture-form", message, "Read the picture's data."))
     encoders = {orient(leaf.tensor.shape, leaf.label) for leaf in parts}
     if flat and not labelled and len({o.width for o in encoders if o}) > 1:
@@ -240,7 +242,7 @@ def _structure_findings(
     if not webui:
         extras += [k for k in metadata if k not in container.metadata and k not in extras]
     if extras and flat and container.kind != "picture":
-        message = f"Beside the vectors the file holds {_listed(extras)}, which hosts stumble over."
+        message = f"Beside the vectors the file holds {_listed(extras)}, which WebUIs stumble over."
         found.append(_mended("extra-keys", message, "Left out what is not a vector."))
     return found
 
@@ -319,7 +321,7 @@ def _nothing(leaves: list[Leaf]) -> Finding:
 
 
 def _several(names: list[str]) -> Finding:
-    message = f"It holds {len(names)} embeddings ({_listed(names)}); take them apart (ti-fix repair --extract)."
+    message = f"It holds {len(names):,} embeddings ({_listed(names)}); take them apart (ti-fix repair --extract)."
     return Finding(code="several-embeddings", severity="error", message=message)
 
 
