@@ -11,7 +11,7 @@ from typing import Any
 from ti_fix.cli.inspect import add_input, existing, print_json, print_table, show
 from ti_fix.embedding import FAMILIES, Embedding
 from ti_fix.formats import extract
-from ti_fix.formats.write import file_name, to_bytes, write
+from ti_fix.formats.write import file_name, to_bytes, write_bytes
 from ti_fix.repair import Judged, RepairResult, repair, scan, split
 
 _EXAMPLE = """examples:
@@ -94,8 +94,7 @@ def write_clean(
         path = out / f"{_free_name(file_name(embedding.name), taken)}.safetensors"
         data = to_bytes(embedding)
         if not (path.is_file() and path.read_bytes() == data):
-            out.mkdir(parents=True, exist_ok=True)
-            write(embedding, path, overwrite=overwrite)
+            write_bytes(path, data, overwrite=overwrite)
         paths.append(path)
     return paths
 
