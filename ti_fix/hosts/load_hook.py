@@ -221,7 +221,7 @@ class LoadHook:
         added = [entry for name, entry in entries(database).items() if before.get(name) is not entry]
         for entry in added:
             entry.filename = str(path)
-        if not added:
+        if not added and loading.sound:
             added = quietly(lambda: self._rescue(database, Path(path), load), [])
         if not added and problem is not None:
             raise problem
@@ -233,7 +233,7 @@ class LoadHook:
         embedding = read(path).embedding if self.policy().opening else None
         if embedding is None:
             return []
-        line = f"{path.name}: the WebUI cannot open it, ti_fix can. Trigger: {embedding.name!r}"
+        line = f"{path.name}: The WebUI cannot open it, ti_fix can. Trigger: {embedding.name!r}"
         loading = Loading(action="register", embedding=embedding, label="opened", line=line)
         self._tell(loading)
         return [self._register(database, path, loading, load)]

@@ -73,6 +73,7 @@ class Loading:
         label: what the infotext says when it was used (``repaired``, ``converted``), empty for nothing.
         line: what to tell the user, empty for nothing.
         neutral: complete it with a comma instead of converting it.
+        sound: a ``pass``-ed file is healthy; where the host cannot open it, its content can be registered as it is.
 
     """
 
@@ -82,6 +83,7 @@ class Loading:
     label: str = ""
     line: str = ""
     neutral: bool = False
+    sound: bool = False
 
 
 def on_load(parsed: Parsed, *, family: Family | None, policy: Policy, native: str = "") -> Loading:
@@ -116,11 +118,11 @@ def _decide(parsed: Parsed, result: RepairResult, policy: Policy, native: str) -
         return _incomplete(parsed, result, after, names, policy)
     if is_conversion(after, result.target):
         half = after.half((CLIP_L.key,))
-        line = _line(parsed, "made for SDXL, used with its clip_l half", half, names)
+        line = _line(parsed, "Made for SDXL, used with its clip_l half.", half, names)
         return Loading(action="register", embedding=half, names=names, label="clip_l half", line=line)
     if not result.changed:
-        return Loading(action="pass", embedding=after, names=_beside_native(after, names, native))
-    line = _line(parsed, f"repaired: {'; '.join(result.applied)}", after, names)
+        return Loading(action="pass", embedding=after, names=_beside_native(after, names, native), sound=True)
+    line = _line(parsed, " ".join(result.applied), after, names)
     return Loading(action="register", embedding=after, names=names, label="repaired", line=line)
 
 
@@ -143,9 +145,9 @@ def _incomplete(
         return Loading(action="skip", embedding=after, line=line)
     neutral = policy.sd15 == "L only"
     how = "its other half is a comma" if neutral else "its other half is made at first use"
-    also = f"; {'; '.join(result.applied)}" if result.applied else ""
+    also = " ".join(("", *result.applied))
     label = "L only" if neutral and made_for else "converted"
-    line = _line(parsed, f"{what}, {how}{also}", after, names)
+    line = _line(parsed, f"{what[:1].upper()}{what[1:]}, {how}.{also}", after, names)
     return Loading(action="complete", embedding=after, names=names, label=label, line=line, neutral=neutral)
 
 
@@ -185,7 +187,7 @@ def is_plain_text(name: str) -> bool:
 
 def _line(parsed: Parsed, what: str, embedding: Embedding, names: Iterable[str]) -> str:
     triggers = " or ".join(map(repr, (embedding.name, *names)))
-    return f"{parsed.paths[0].name}: {what}. Trigger: {triggers}"
+    return f"{parsed.paths[0].name}: {what} Trigger: {triggers}"
 
 
 def _sentence(parsed: Parsed, message: str) -> str:
