@@ -2,6 +2,7 @@
 """Start ti_fix without a WebUI: make .venv beside this file, install what it needs once, run a command in it.
 
 python3 run.py demo     repair a folder of broken embeddings and show what was done
+python3 run.py check-host WEBUI   drive an installed WebUI with and without ti_fix and print a table (-h: options)
 python3 run.py test     check the project: ruff, mypy, pytest; with arguments pytest alone (python3 run.py test -k name)
 """
 
@@ -96,6 +97,12 @@ def test(arguments: list[str]) -> int:
     if failed:
         print(f"\nNot clean (see above): {', '.join(failed)}", flush=True)
     return code or int(bool(failed))
+
+
+def check_host(arguments: list[str]) -> int:
+    """Drive an installed WebUI; needs nothing but this Python."""
+    check_python(sys.version_info[:2])
+    return subprocess.call([sys.executable, "-m", "tests.hosts.check_host", *arguments], cwd=str(ROOT))
 
 
 def prepare() -> None:

@@ -25,7 +25,13 @@ from tests.hosts.webui_process import Failed, Installation, Picture, Webui
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 CONTROLS = ("a cat", "a dog, (red:1.3), [blue]", "a house BREAK a tree", "a [cat:dog:0.5] AND a castle", "")
-HIRES = {"enable_hr": True, "hr_scale": 1.5, "hr_upscaler": "Latent", "denoising_strength": 0.7, "hr_additional_modules": ["Use same choices"]}
+HIRES = {
+    "enable_hr": True,
+    "hr_scale": 1.5,
+    "hr_upscaler": "Latent",
+    "denoising_strength": 0.7,
+    "hr_additional_modules": ["Use same choices"],
+}
 
 SAVE_TORCH = """
 import sys, torch
@@ -124,7 +130,9 @@ class Check:
 
     def controls(self, webui: Webui) -> None:
         """Prompts without a trigger."""
-        with self.table.row(f"{self.prefix}prompts without trigger are pixel-identical ({len(CONTROLS) + 2})") as faults:
+        with self.table.row(
+            f"{self.prefix}prompts without trigger are pixel-identical ({len(CONTROLS) + 2})"
+        ) as faults:
             faults += [repr(p) for p in CONTROLS if webui.picture(p).pixels != self.plain["sdxl", p].pixels]
             faults += ["hires"] if webui.picture("a cat", **HIRES).pixels != self.plain["sdxl", "hires"].pixels else []
             lora = webui.picture("a cat <lora:ckbundle:1>")
@@ -158,7 +166,9 @@ class Check:
 
     def lists(self, webui: Webui) -> None:
         """The WebUI's own list of embeddings."""
-        with self.table.row(f"{self.prefix}the list of embeddings holds what prompts can use, and nothing else") as faults:
+        with self.table.row(
+            f"{self.prefix}the list of embeddings holds what prompts can use, and nothing else"
+        ) as faults:
             listed = webui.loaded()
             faults += [f"lacks {s.trigger}" for s in files.samples() if s.label is not None and s.trigger not in listed]
             faults += [f"lists {s.trigger}" for s in files.samples() if s.label is None and s.trigger in listed]
@@ -279,7 +289,9 @@ def main(arguments: list[str]) -> int:
     if "--" in arguments:
         cut = arguments.index("--")
         arguments, flags = arguments[:cut], arguments[cut + 1 :]
-    parser = argparse.ArgumentParser(prog="run.py check-host", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="run.py check-host", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("webui", type=Path)
     parser.add_argument("--python", type=Path)
     parser.add_argument("--models", type=Path)

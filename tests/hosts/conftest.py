@@ -11,6 +11,7 @@ from tests.hosts import standin
 from ti_fix.embedding import Embedding, Vocabulary
 from ti_fix.repair import folder
 
+
 def first_rows(embedding: Embedding, vocabulary: Vocabulary) -> Embedding:
     """A quick stand-in for the conversion: the other table's first rows."""
     (missing,) = {"clip_l", "clip_g"} - set(embedding.vectors)

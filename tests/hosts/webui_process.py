@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import os
 import shutil
@@ -64,12 +63,18 @@ class Picture:
     """A generated picture.
 
     Attributes:
-        pixels: hash of the pixel data; texts in the file play no part.
+        pixels: the colour values; texts in the file play no part.
         infotext: the generation parameters.
     """
 
-    pixels: str
+    pixels: bytes
     infotext: str
+
+    def differs(self, other: Picture) -> float:
+        """Mean absolute difference in grey levels."""
+        if len(self.pixels) != len(other.pixels):
+            return 255.0
+        return sum(abs(a - b) for a, b in zip(self.pixels, other.pixels, strict=True)) / len(self.pixels)
 
 
 class Failed(Exception):
@@ -182,7 +187,7 @@ class Webui:
         """
         body = {"prompt": prompt, "seed": 1, "steps": 2, "width": 64, "height": 64, "cfg_scale": 4, **changes}
         answer = self.post("/sdapi/v1/txt2img", {"negative_prompt": "", "sampler_name": "Euler", **body})
-        return Picture(_pixels(base64.b64decode(answer["images"][0])), json.loads(answer["info"])["infotexts"][0])
+        return Picture(pixels(base64.b64decode(answer["images"][0])), json.loads(answer["info"])["infotexts"][0])
 
     def options(self, **values: object) -> None:
         """Change settings."""
@@ -222,12 +227,30 @@ def link(target: Path, name: Path) -> None:
         (shutil.copytree if target.is_dir() else shutil.copy)(target, name)
 
 
-def _pixels(png: bytes) -> str:
-    """Hash of a PNG's image data, unpacked; the same pixels come from the same encoder as the same rows."""
-    at, data = 8, b""
+def pixels(png: bytes) -> bytes:
+    """The colour values of an 8-bit PNG, row by row (PNG specification, section 9: filters)."""
+    at, packed, width, depth = 8, b"", 0, 3
     while at < len(png):
         (length,) = struct.unpack(">I", png[at : at + 4])
-        if png[at + 4 : at + 8] in (b"IDAT", b"IHDR"):
-            data += png[at + 8 : at + 8 + length] if png[at + 4 : at + 8] == b"IDAT" else b""
+        kind, content = png[at + 4 : at + 8], png[at + 8 : at + 8 + length]
+        if kind == b"IHDR":
+            width, depth = struct.unpack(">I", content[:4])[0], {2: 3, 6: 4}[content[9]]
+        packed += content if kind == b"IDAT" else b""
         at += 12 + length
-    return hashlib.sha256(zlib.decompress(data)).hexdigest()
+    data, stride = zlib.decompress(packed), width * depth
+    above, out = bytes(stride), b""
+    for start in range(0, len(data), stride + 1):
+        above = _unfiltered(data[start], data[start + 1 : start + 1 + stride], above, depth)
+        out += above
+    return out
+
+
+def _unfiltered(how: int, row: bytes, above: bytes, depth: int) -> bytes:
+    line = bytearray(row)
+    for i, value in enumerate(row):
+        left, up = (line[i - depth], above[i - depth]) if i >= depth else (0, 0)
+        over = above[i]
+        guess = left + over - up
+        nearest = min((left, over, up), key=lambda each: abs(guess - each))
+        line[i] = (value + (0, left, over, (left + over) // 2, nearest)[how]) & 255
+    return bytes(line)
