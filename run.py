@@ -69,7 +69,8 @@ def main(argv: list[str]) -> int:
         print(f"run.py has no command {argv[0]!r}; it has: {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
     try:
-        prepare()
+        if argv[0] != "check-host":  # that needs nothing but this Python
+            prepare()
         return COMMANDS[argv[0]](argv[1:])
     except CannotStart as reason:
         print(f"\n{reason}", file=sys.stderr)
@@ -100,7 +101,7 @@ def test(arguments: list[str]) -> int:
 
 
 def check_host(arguments: list[str]) -> int:
-    """Drive an installed WebUI; needs nothing but this Python."""
+    """Drive an installed WebUI."""
     check_python(sys.version_info[:2])
     return subprocess.call([sys.executable, "-m", "tests.hosts.check_host", *arguments], cwd=str(ROOT))
 
@@ -198,7 +199,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-COMMANDS = {"demo": demo, "test": test}
+COMMANDS = {"demo": demo, "check-host": check_host, "test": test}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

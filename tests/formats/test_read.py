@@ -25,6 +25,22 @@ def code(path: Path, content: bytes) -> str:
     return finding.code
 
 
+def with_header_of(length: int) -> bytes:
+    start = 8 + int.from_bytes(PACKED[:8], "little")
+    return length.to_bytes(8, "little") + PACKED[8:start].rstrip().ljust(length) + PACKED[start:]
+
+
+@pytest.mark.parametrize("length", [0x280, 0x380, 0x480, 0x580])
+def test_a_header_length_that_looks_like_a_pickle(length: int, tmp_path: Path) -> None:
+    content = with_header_of(length)
+    assert content[0] == 0x80
+    assert content[1] in (2, 3, 4, 5)
+    (tmp_path / "hero.safetensors").write_bytes(content)
+    parsed = read(tmp_path / "hero.safetensors")
+    assert parsed.embedding is not None
+    assert parsed.findings == ()
+
+
 DAMAGE = {
     "empty": (b"", "empty"),
     "blank": (b"  \r\n ", "empty"),

@@ -27,7 +27,7 @@ def read_many(paths: Iterable[Path], *, reading: Callable[[Path], Parsed] = read
     place: dict[int, int] = {}
     for path in paths:
         parsed = reading(path)
-        key = _pair_key(parsed)
+        key = pair_key(parsed)
         if key is None:
             done.append(parsed)
             continue
@@ -42,7 +42,7 @@ def read_many(paths: Iterable[Path], *, reading: Callable[[Path], Parsed] = read
     yield from (parsed for parsed in done if parsed is not None)
 
 
-def _pair_key(parsed: Parsed) -> tuple[Path, str] | None:
+def pair_key(parsed: Parsed) -> tuple[Path, str] | None:
     """What both halves of a pair share: the folder, and the stem without the mark of the encoder."""
     if parsed.embedding is None or set(parsed.embedding.vectors) not in ({CLIP_L.key}, {CLIP_G.key}):
         return None
