@@ -2,8 +2,8 @@
 """Start ti_fix without a WebUI: make .venv beside this file, install what it needs once, run a command in it.
 
 python3 run.py demo     repair a folder of broken embeddings and show what was done
-python3 run.py check-host WEBUI   drive an installed WebUI with and without ti_fix and print a table (-h: options)
 python3 run.py test     check the project: ruff, mypy, pytest; with arguments pytest alone (python3 run.py test -k name)
+python3 run.py check-host WEBUI  drive an installed WebUI with and without ti_fix and print a table (--help: options)
 """
 
 # Everything here must also run on Python 3.7, or a Python that is too old could not say so.
@@ -199,7 +199,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-COMMANDS = {"demo": demo, "check-host": check_host, "test": test}
+COMMANDS = {"demo": demo, "test": test, "check-host": check_host}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -89,7 +89,7 @@ def samples() -> list[Sample]:
             files={f"ckpair_clip_{key}.safetensors": half for key, half in zip("lg", halves, strict=True)},
         ),
         Sample("ckflat", "repaired", files={"ckflat.safetensors": flat}),
-        Sample("cksub", "repaired", files={"sub/deeper/cksub.safetensors": {**pair("sub"), "note": block(1, 1024, 1)}}),
+        Sample("cksub", "repaired", files={"sub/deeper/cksub.safetensors": extra("sub")}),
         Sample("cktorch", "opened"),  # the WebUI's own torch writes it
         Sample("cksd15", "converted", sd15="", files={"cksd15.safetensors": {"emb_params": block(2, 768, "15")}}),
         Sample("castle-ti", "converted", sd15=None, files={"castle.safetensors": {"emb_params": block(2, 768, "c")}}),
@@ -108,6 +108,11 @@ def put(folder: Path, wanted: list[Sample]) -> None:
                 (folder / name).write_text(content, encoding="utf-8")
             else:
                 write(folder / name, content)
+
+
+def extra(seed: object) -> dict[str, Block | list[float]]:
+    """The plain form with one tensor too many."""
+    return {**pair(seed), "note": block(1, 1024, 1)}
 
 
 def bundle(path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Small programs that behave like the two WebUIs where ti_fix touches them: the contract of docs/hosts.md, our own code.
+"""Small programs that behave like the two WebUIs where ti_fix touches them.
 
+Our own code; it keeps the contract of docs/hosts.md.
 `StandIn` puts modules of the WebUI's names into `sys.modules`; pictures are the tensors that a model would be told.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -136,9 +136,9 @@ class StandIn:
     def _reading(self, path: Any, read: Any) -> Any:
         try:
             return read()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - as the host does
             if self.kind == "forge" and isinstance(path, str):
-                os.replace(path, f"{path}.corrupted")
+                Path(path).rename(f"{path}.corrupted")
             raise ValueError(str(error)) from None
 
     def check_pt(self, path: str, handler: Any) -> None:

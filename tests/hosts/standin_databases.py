@@ -1,8 +1,9 @@
-"""The embedding databases of the two WebUIs, as far as ti_fix touches them: our own code, the contract of docs/hosts.md."""
+"""The embedding databases of the two WebUIs, as far as ti_fix touches them; see `standin`."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +45,7 @@ def create_embedding_from_data(data: Any, name: str, filename: str = "", filepat
     embedding.shape, embedding.vectors = shape, rows
     if filepath:
         embedding.filename = filepath
-        embedding.hash = embedding.shorthash = f"hash of {os.path.basename(filepath)}"
+        embedding.hash = embedding.shorthash = f"hash of {Path(filepath).name}"
     return embedding
 
 
@@ -81,11 +82,11 @@ class Database:
     def load_from_dir(self, embdir: Any) -> None:
         for root, _, names in os.walk(embdir.path, followlinks=True):
             for name in names:
-                path = os.path.join(root, name)
+                path = f"{root}/{name}"
                 try:
                     if os.stat(path).st_size:
                         self.load_from_file(path, name)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - as the hosts do
                     self.module.console.append(f"Error loading {name}: {error}")
 
     def load_from_file(self, path: Any, filename: str) -> None:
@@ -126,13 +127,13 @@ class A1111Database(Database):
 
     def load_textual_inversion_embeddings(self, force_reload: bool = False) -> None:
         dirs = list(self.embedding_dirs.values())
-        if not force_reload and all(d.mtime is not None and os.path.getmtime(d.path) <= d.mtime for d in dirs):
+        if not force_reload and all(d.mtime is not None and os.stat(d.path).st_mtime <= d.mtime for d in dirs):
             return
         self._clear()
         self.expected_shape = self.get_expected_shape()
         for embdir in dirs:
             self.load_from_dir(embdir)
-            embdir.mtime = os.path.getmtime(embdir.path)
+            embdir.mtime = os.stat(embdir.path).st_mtime
         ordered = {e.name: e for e in sorted(self.word_embeddings.values(), key=lambda e: e.name.lower())}
         self.word_embeddings.clear()
         self.word_embeddings.update(ordered)

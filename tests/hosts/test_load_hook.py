@@ -58,7 +58,7 @@ def test_each_unusable_file_stays_plain_text_and_says_why_once(start, kind, samp
 
 
 def test_a_healthy_file_reaches_the_hosts_own_function_and_is_its_own_object(start, kind):
-    webui, host = start(kind, hooked=False)
+    webui, _ = start(kind, hooked=False)
     put(webui, "ckhealthy")
     seen = []
     for name in [n for n in webui.modules if n.endswith("textual_inversion.textual_inversion") or "backend.text" in n]:

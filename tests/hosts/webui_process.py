@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shutil
@@ -125,11 +126,19 @@ class Webui:
         config = {**CONFIG, "sd_model_checkpoint": checkpoint}
         (self.data / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
-    def __enter__(self) -> Webui:
-        self.wait()
+    def __enter__(self) -> Webui:  # noqa: PYI034 - Python 3.10 has no Self
+        try:
+            self.wait()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process."""
         self._process.terminate()
         try:
             self._process.wait(10)
@@ -147,11 +156,9 @@ class Webui:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.log().count("Startup time") >= starts:
-                try:
+                with contextlib.suppress(Failed):
                     self.get("/sdapi/v1/sd-models")
                     return
-                except Failed:
-                    pass
             if self._process.poll() is not None:
                 raise Failed(f"it ended while starting:\n{self.log()[-1500:]}")
             time.sleep(0.5)
