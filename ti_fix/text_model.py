@@ -163,7 +163,5 @@ class Change:
         """The model with this part changed."""
         if not self.place:
             return replace(model, texts=self.make(model))
-        encoders = (
-            replace(e, **{self.part: self.make(e)}) if e.place == self.place else e for e in model.encoders
-        )
+        encoders = (replace(e, **{self.part: self.make(e)}) if e.place == self.place else e for e in model.encoders)
         return replace(model, encoders=tuple(encoders))

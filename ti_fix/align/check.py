@@ -85,9 +85,7 @@ class Check:
         changes: Sequence[Change] = (),
     ) -> Outcome:
         """Something is not."""
-        return replace(
-            self.good(expected, found, encoder), severity=severity, message=message, changes=tuple(changes)
-        )
+        return replace(self.good(expected, found, encoder), severity=severity, message=message, changes=tuple(changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -175,4 +173,5 @@ def _verified(check: Check, before: list[Outcome], after: TextModel) -> list[Out
     again = {o.place: o for o in check(after)}
     mended = {place: o.found for place, o in again.items() if o.severity is None}
     # a check that no longer applies (the added tokens are gone) has nothing left to complain of
-    return [replace(o, repaired=mended.get(o.place, "" if o.place in again else "gone")) if o.changes else o for o in before]
+    fallback = {o.place: "" if o.place in again else "gone" for o in before}
+    return [replace(o, repaired=mended.get(o.place, fallback[o.place])) if o.changes else o for o in before]

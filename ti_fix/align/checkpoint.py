@@ -27,7 +27,7 @@ SINGLE_FILES: tuple[tuple[Family, tuple[tuple[str, EncoderSpec], ...]], ...] = (
 )
 """Family -> where the code that its checkpoints were published with keeps each text encoder."""
 
-_TABLES = ("text_model.embeddings.token_embedding.weight", "embeddings.token_embedding.weight", "token_embedding.weight")
+_TABLES = tuple(f"{above}token_embedding.weight" for above in ("text_model.embeddings.", "embeddings.", ""))
 _POSITIONS = ("text_model.embeddings.position_ids", "embeddings.position_ids")
 
 

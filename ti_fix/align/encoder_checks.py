@@ -92,8 +92,8 @@ def _pooled(check: Check, model: TextModel) -> Iterator[Outcome]:
             yield check.good(expected, expected, encoder)
             continue
         message = (
-            f"{encoder.spec.title}: the pooled text of a probe is read at position {read} instead of {end}. What stands "
-            "behind that position in a prompt has no part in it. The config's end token is to be corrected."
+            f"{encoder.spec.title}: the pooled text of a probe is read at position {read} instead of {end}. What "
+            "stands behind that position in a prompt has no part in it. The config's end token is to be corrected."
         )
         change = Change(part="config", place=encoder.place, make=_with_right_ids)
         yield check.bad("error", expected, found, message, encoder, [change])
@@ -156,7 +156,9 @@ def _positions(check: Check, model: TextModel) -> Iterator[Outcome]:
             "are to be counted again from 0."
         )
         change = Change(part="position_ids", place=encoder.place, make=_counted)
-        yield check.bad("error" if lost else "warning", expected, f"{len(off)} off ({seen})", message, encoder, [change])
+        yield check.bad(
+            "error" if lost else "warning", expected, f"{len(off)} off ({seen})", message, encoder, [change]
+        )
 
 
 def _counted(encoder: TextEncoder) -> Tensor:
@@ -210,7 +212,9 @@ def _chunks(check: Check, model: TextModel) -> Iterator[Outcome]:
             )
             yield check.bad("note", expected, found, message, encoder)
         else:
-            message = f"{encoder.spec.title} gets lists of {sizes} ids; every chunk must have {encoder.spec.max_length}."
+            message = (
+                f"{encoder.spec.title} gets lists of {sizes} ids; every chunk must have {encoder.spec.max_length}."
+            )
             yield check.bad("error", expected, found, message, encoder)
 
 

@@ -79,7 +79,9 @@ def packer(
 
     Args:
         encode: text -> ids.
-        bos, eos, pad: left out where None.
+        bos: start token; left out where None, like the next two.
+        eos: end token.
+        pad: what fills up.
         length: of the result; None neither cuts nor pads.
     """
     ends = [] if eos is None else [eos]

@@ -46,7 +46,15 @@ def _rows(check: Check, model: TextModel) -> Iterator[Outcome]:
         beyond = {t: i for t, i in encoder.added.items() if i >= max(rows, VOCABULARY_SIZE)}
         found = f"{rows} rows" + (f", {len(encoder.added)} added tokens" if encoder.added else "")
         expected = f"{VOCABULARY_SIZE} rows"
-        if rows == VOCABULARY_SIZE and not beyond:
+        claimed = encoder.config.get("vocab_size", rows)
+        if claimed != rows:
+            message = (
+                f"The config of {encoder.spec.title} names {claimed} tokens, the table has {rows} rows; the model does "
+                "not load (size mismatch). The config is to be corrected."
+            )
+            changes = [*(trimming(encoder) if rows > VOCABULARY_SIZE else []), _counting(encoder)]
+            yield check.bad("error", expected, f"{found}, {claimed} in the config", message, encoder, changes)
+        elif rows == VOCABULARY_SIZE and not beyond:
             yield check.good(expected, found, encoder)
         elif rows < VOCABULARY_SIZE:
             message = (
@@ -61,24 +69,33 @@ def _rows(check: Check, model: TextModel) -> Iterator[Outcome]:
                 "prompt with one of them fails (index out of range). The published tokenizer is to be used."
             )
             yield check.bad("error", expected, found, message, encoder, [rebinding(encoder)])
+        elif encoder.write is not None:
+            yield check.bad("note", expected, found, _extended(encoder) + " It is loaded here and works.", encoder)
         else:
-            yield check.bad("warning", expected, found, _extended(encoder), encoder, trimming(encoder))
+            message = (
+                f"{_extended(encoder)} WebUIs refuse such a checkpoint (size mismatch). The table is to be cut to its "
+                "vocabulary; the extra rows go on as embeddings."
+            )
+            yield check.bad("warning", expected, found, message, encoder, trimming(encoder))
 
 
 def _extended(encoder: TextEncoder) -> str:
     extra = encoder.table.shape[0] - VOCABULARY_SIZE
     names = ", ".join(repr(t) for t, i in encoder.added.items() if i >= VOCABULARY_SIZE)
     known = f" (added tokens {names})" if names else ""
-    return (
-        f"The vocabulary was extended: {extra} rows beyond the {VOCABULARY_SIZE} of CLIP{known}. WebUIs refuse such a "
-        "checkpoint (size mismatch). The table is to be cut to its vocabulary; the extra rows go on as embeddings."
-    )
+    return f"The vocabulary was extended: {extra} rows beyond the {VOCABULARY_SIZE} of CLIP{known}."
 
 
 def trimming(encoder: TextEncoder) -> list[Change]:
     """The changes that cut a table to CLIP's vocabulary and take the added tokens out of the tokenizer."""
     changes = [Change(part="table", place=encoder.place, make=lambda e: _first_rows(e.table))]
+    changes += [_counting(encoder)] if "vocab_size" in encoder.config else []
     return [*changes, rebinding(encoder)] if encoder.tokenizer else changes
+
+
+def _counting(encoder: TextEncoder) -> Change:
+    """The change that makes the config name as many tokens as the table has rows."""
+    return Change(part="config", place=encoder.place, make=lambda e: {**e.config, "vocab_size": e.table.shape[0]})
 
 
 def _first_rows(table: TokenTable) -> TokenTable:
@@ -135,8 +152,8 @@ def _suspects(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _lengths_of(table: Tensor) -> str:
-    """Mean length of the rows and its spread, from every eighth."""
-    lengths = torch.linalg.vector_norm(table[::8].float(), dim=1)
+    """Mean length of the rows and its spread, from four thousand words."""
+    lengths = torch.linalg.vector_norm(table[512:4608].float(), dim=1)
     return f"length {float(lengths.mean()):.3f} ± {float(lengths.std()):.3f}"
 
 
@@ -164,7 +181,7 @@ def _repeated(table: Tensor) -> int:
         return 0
     # the first eight bytes tell nearly all rows apart; only rows that share them are compared as a whole
     heads = whole[:, :step].contiguous().view(torch.int64).flatten()
-    _, group, count = heads.unique(return_inverse=True, return_counts=True)
+    _, group, count = torch.unique(heads, return_inverse=True, return_counts=True)
     alike = whole[(count > 1)[group]]
     if not len(alike):
         return 0

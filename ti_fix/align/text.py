@@ -10,14 +10,14 @@ _JOINERS = "\u200c\u200d"
 
 _INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]")
 _JOINER_BY_ASCII = re.compile(f"(?:^|(?<=[\\x00-\\x7f]))[{_JOINERS}]+|[{_JOINERS}]+(?=[\\x00-\\x7f]|$)")
-_BRACKETS = str.maketrans("（）［］｛｝＜＞", "()[]{}<>")
-_WIDE_WEIGHT = re.compile(r"：(?=\s*[+-]?(?:\d+\.?\d*|\.\d+)\s*[)\]])")
+_BRACKETS = str.maketrans("\uff08\uff09\uff3b\uff3d\uff5b\uff5d\uff1c\uff1e", "()[]{}<>")
+_WIDE_WEIGHT = re.compile("\uff1a" + r"(?=\s*[+-]?(?:\d+\.?\d*|\.\d+)\s*[)\]])")
 
 
 def clean_text(text: str) -> str:
-    """The text with composed accents, ASCII brackets, and without zero-width characters, byte-order and direction marks.
+    """The text with composed accents and ASCII brackets, without zero-width, byte-order and direction marks.
 
-    Brackets are prompt syntax; a full-width colon becomes one only where it gives a weight, as in ``（cat：1.2）``.
+    Brackets are prompt syntax; a full-width colon becomes one only where it gives a weight.
     """
     shown = _JOINER_BY_ASCII.sub("", _INVISIBLE.sub("", text))
     return unicodedata.normalize("NFC", _WIDE_WEIGHT.sub(":", shown.translate(_BRACKETS)))

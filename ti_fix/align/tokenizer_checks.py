@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from ti_fix.align.check import Check, Outcome
 from ti_fix.align.rebind import published_merges, rebinding
@@ -31,6 +32,12 @@ def digest(items: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(items).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+@lru_cache(maxsize=1)
+def _published_digests() -> tuple[str, str]:
+    """Of the published tokens and merges."""
+    return digest(published().tokens), digest(map(" ".join, published_merges()))
+
+
 def _tokenizers(model: TextModel) -> Iterator[tuple[TextEncoder, TextTokenizer]]:
     for encoder in model.encoders:
         if encoder.tokenizer is not None and encoder.spec.bos_id is not None:  # T5 has a tokenizer of its own kind
@@ -39,7 +46,7 @@ def _tokenizers(model: TextModel) -> Iterator[tuple[TextEncoder, TextTokenizer]]
 
 def _vocabulary(check: Check, model: TextModel) -> Iterator[Outcome]:
     right = published().ids
-    expected = f"{VOCABULARY_SIZE} tokens, {digest(published().tokens)}"
+    expected = f"{VOCABULARY_SIZE} tokens, {_published_digests()[0]}"
     for encoder, tokenizer in _tokenizers(model):
         if tokenizer.tokens is None:
             continue
@@ -64,7 +71,7 @@ def _token_differences(found: Mapping[str, int], right: Mapping[str, int]) -> st
 
 def _merges(check: Check, model: TextModel) -> Iterator[Outcome]:
     right = published_merges()
-    expected = f"{len(right)} merges, {digest(map(' '.join, right))}"
+    expected = f"{len(right)} merges, {_published_digests()[1]}"
     for encoder, tokenizer in _tokenizers(model):
         if tokenizer.merges is None:
             continue

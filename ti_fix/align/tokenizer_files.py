@@ -43,9 +43,7 @@ def read_tokenizer(folder: Path) -> TextTokenizer | None:
     encode = core.encoder(beyond)
     return TextTokenizer(
         encode=encode,
-        pack=packer(
-            encode, special["bos"] if ends else None, special["eos"] if ends else None, special["pad"], length
-        ),
+        pack=packer(encode, special["bos"] if ends else None, special["eos"] if ends else None, special["pad"], length),
         twin=fast.encoder(beyond) if slow and fast else None,
         tokens=core.tokens,
         merges=core.merges,

@@ -51,25 +51,30 @@ def read(source: Source) -> Container:
     Raises:
         UnreadableFile: the header is damaged, or the file ends before its data.
     """
-    header, start = _header(source)
-    metadata = header.pop("__metadata__", None)
-    tree = {str(name): _entry(source, start, name, entry) for name, entry in header.items()}
+    entries, start = header(source)
+    metadata = entries.pop("__metadata__", None)
+    tree = {str(name): _entry(source, start, name, entry) for name, entry in entries.items()}
     return Container(kind="safetensors", tree=tree, metadata=_texts(metadata))
 
 
-def _header(source: Source) -> tuple[dict[str, Any], int]:
+def header(source: Source) -> tuple[dict[str, Any], int]:
+    """The header as it is written, and where the data begins.
+
+    Raises:
+        UnreadableFile: it is damaged.
+    """
     length = int.from_bytes(source.read(0, 8), "little")
     if length > MAX_HEADER:
         raise UnreadableFile("bad-header", f"its safetensors header claims {length:,} bytes; {_DAMAGED}")
     if 8 + length > source.size:
         raise UnreadableFile("truncated", f"truncated inside its safetensors header; {_AGAIN}")
     try:
-        header = json.loads(source.read(8, length).decode("utf-8"))
+        table = json.loads(source.read(8, length).decode("utf-8"))
     except (ValueError, RecursionError):
         raise UnreadableFile("bad-header", f"its safetensors header is not JSON; {_DAMAGED}") from None
-    if not isinstance(header, dict):
+    if not isinstance(table, dict):
         raise UnreadableFile("bad-header", f"its safetensors header is not a table of tensors; {_DAMAGED}")
-    return header, 8 + length
+    return table, 8 + length
 
 
 def _entry(source: Source, start: int, name: str, entry: Any) -> StoredTensor:

@@ -78,7 +78,7 @@ class Source:
         numbers = torch.empty(length, dtype=torch.uint8)
         with self.open() as stream:
             stream.seek(start)
-            if stream.readinto(memoryview(numbers.numpy())) != length:  # type: ignore[attr-defined]
+            if stream.readinto(numbers.numpy()) != length:  # type: ignore[attr-defined]
                 raise UnreadableFile("truncated", "truncated: it ends before its data does; download it again.")
         return numbers.view(dtype)
 
