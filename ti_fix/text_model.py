@@ -88,7 +88,7 @@ class TextEncoder:
             by the encoder's own rules; None where only a file is at hand.
         layer: how many layers from the end the host reads it, 1 = the last; None where that is not known.
         final_norm: whether the host applies the final layer norm to what it reads; None where that is not known.
-        write: puts a new value in the place of one of its parts, in the living model; None for files.
+        write: part -> what puts a new value in its place in the living model; empty for files.
     """
 
     place: str
@@ -100,7 +100,7 @@ class TextEncoder:
     encode: Callable[[Tensor], tuple[Tensor, Tensor | None]] | None = None
     layer: int | None = None
     final_norm: bool | None = None
-    write: Callable[[Part, Any], None] | None = None
+    write: Mapping[Part, Callable[[Any], None]] = field(default_factory=dict)
 
     @property
     def added(self) -> Mapping[str, int]:

@@ -28,7 +28,7 @@ class Applied:
         """Make the changes; if one fails, those before it are taken back.
 
         Args:
-            model: from an adapter of a living model; encoders without `write` are skipped.
+            model: from an adapter of a living model; a part that it cannot write is skipped.
             changes: as a report lists them.
         """
         applied = cls(model)
@@ -45,21 +45,20 @@ class Applied:
             self.model = change.on(self.model)
             return
         encoder = self.model.encoder(change.place)
-        if encoder.write is None or change.part == "spec":
+        if change.part not in encoder.write:
             self.skipped.append(change)
             return
         before, after = getattr(encoder, change.part), change.make(encoder)
         if after is not before:
             self._undo.append((encoder, change.part, before))
-            encoder.write(change.part, after)
+            encoder.write[change.part](after)
         self.model = change.on(self.model)
 
     def undo(self) -> None:
         """Put everything back, the last change first. Doing it twice changes nothing more."""
         while self._undo:
             encoder, part, before = self._undo.pop()
-            assert encoder.write is not None
-            encoder.write(part, before)
+            encoder.write[part](before)
 
 
 @contextmanager

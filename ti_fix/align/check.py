@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
+
 from ti_fix.embedding import Finding, Severity
 from ti_fix.text_model import Change, TextEncoder, TextModel
 
@@ -153,7 +155,11 @@ def examine(model: TextModel, checks: Iterable[Check]) -> Report:
 
     The model stays as it is; `Report.after` is the changed one.
     """
-    checks = tuple(checks)
+    with torch.no_grad():
+        return _examine(model, tuple(checks))
+
+
+def _examine(model: TextModel, checks: tuple[Check, ...]) -> Report:
     subject, early = model, []
     for check in checks:
         if check.first:

@@ -119,7 +119,7 @@ def _pooled_position(encoder: TextEncoder, ids: list[int]) -> int | None:
     rows = [ids, *([*ids[:p], _OTHER_WORD, *ids[p + 1 :]] for p in places), _later_end(ids, end)]
     with torch.no_grad():
         _, pooled = encoder.encode(torch.tensor(rows))
-    if pooled is None:
+    if pooled is None or not torch.isfinite(pooled).all():  # ill rows of the table are another check's matter
         return None
     moved = [_differ(pooled[0], row) for row in pooled[1:]]
     last = max((p for p, matters in zip(places, moved, strict=False) if matters), default=0)

@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+import torch
+
 from ti_fix.align.text import clean_text
-from ti_fix.embedding import EncoderSpec
-from ti_fix.text_model import Change, TextEncoder, TextTokenizer
+from ti_fix.embedding import EncoderSpec, Family
+from ti_fix.text_model import Change, TextEncoder, TextModel, TextTokenizer, TokenTable
 from ti_fix.tokenizer import BytePairs, published
 
 
@@ -42,6 +44,19 @@ def published_tokenizer(spec: EncoderSpec, added: Mapping[str, int] | None = Non
         pad_id=spec.pad_id,
         max_length=spec.max_length,
         origin="published",
+    )
+
+
+def published_model(family: Family) -> TextModel:
+    """The published tokenizers of a kind of model, and no weights."""
+    nothing = {e.key: torch.empty(0, e.width) for e in family.encoders}
+    return TextModel(
+        name="published",
+        family=family,
+        encoders=tuple(
+            TextEncoder(place=e.key, spec=e, table=TokenTable.of(nothing[e.key]), tokenizer=published_tokenizer(e))
+            for e in family.encoders
+        ),
     )
 
 

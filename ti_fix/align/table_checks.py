@@ -69,7 +69,7 @@ def _rows(check: Check, model: TextModel) -> Iterator[Outcome]:
                 "prompt with one of them fails (index out of range). The published tokenizer is to be used."
             )
             yield check.bad("error", expected, found, message, encoder, [rebinding(encoder)])
-        elif encoder.write is not None:
+        elif encoder.write:
             yield check.bad("note", expected, found, _extended(encoder) + " It is loaded here and works.", encoder)
         else:
             message = (
