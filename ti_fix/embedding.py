@@ -160,10 +160,13 @@ class Vocabulary:
     Attributes:
         tables: encoder key -> float tensor of shape (at least 49408, width).
         tokenize: text -> token ids without start, end and padding.
+        trained: bool tensor of shape (rows,), False for rows that no training ever touched (the fillers of the small
+            models); None where all count. No dictionary, fit or statistic may use the others.
     """
 
     tables: Mapping[str, Tensor]
     tokenize: Callable[[str], list[int]]
+    trained: Tensor | None = None
 
 
 def norms(block: Tensor) -> list[float]:

@@ -8,10 +8,12 @@ from typing import Any
 
 from ti_fix.cli.inspect import add_input, existing, print_json, print_table, show
 from ti_fix.embedding import FAMILIES
+from ti_fix.formats.export import FORMS
 from ti_fix.repair import scan, write_clean
 
 _EXAMPLE = """examples:
   ti-fix repair embeddings/ --out clean/
+  ti-fix repair style.pt --form a1111 --out for_an_older_webui/
   ti-fix repair long.pt --split --out clean/            (more than 75 vectors: in parts)
   ti-fix repair style_lora.safetensors --extract --out clean/   (embeddings that a LoRA carries)"""
 
@@ -26,6 +28,9 @@ def register(commands: Any) -> None:
     )
     add_input(parser)
     parser.add_argument("--out", required=True, metavar="FOLDER", help="where to write; the originals stay as they are")
+    parser.add_argument(
+        "--form", choices=list(FORMS), default="", help="write what another program reads (default: plain safetensors)"
+    )
     parser.add_argument("--split", action="store_true", help="cut embeddings of more than 75 vectors into parts")
     parser.add_argument("--extract", action="store_true", help="take embeddings out of LoRAs and multi-token files")
     parser.add_argument("--overwrite", action="store_true", help="replace files of the same name in FOLDER")
@@ -41,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_clean(
             each,
             out,
+            form=arguments.form,
             split_long=arguments.split,
             extract_bundled=arguments.extract,
             overwrite=arguments.overwrite,

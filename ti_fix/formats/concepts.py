@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ti_fix.embedding import ENCODERS
 from ti_fix.errors import UnreadableFile
 from ti_fix.formats import labels
 from ti_fix.formats.shapes import PAIR_WIDTH, orient
@@ -100,22 +101,23 @@ def concepts(leaves: list[Leaf]) -> dict[str, list[Leaf]]:
 def _can_be_vectors(leaf: Leaf) -> bool:
     if labels.output_half(leaf.name) or any(labels.EXTRAS.search(key) for key in leaf.path):
         return False
-    return leaf.tensor.dtype.is_floating_point and leaf.tensor.numel > 0 and orient(leaf.tensor.shape, leaf.label) is not None
+    tensor = leaf.tensor
+    return tensor.dtype.is_floating_point and tensor.numel > 0 and orient(tensor.shape, leaf.label) is not None
 
 
 def _owner(leaf: Leaf) -> tuple[str, ...]:
     """The keys above a tensor that name something (wrappers, list positions and half labels do not)."""
     return tuple(
-        key
-        for key in leaf.parents
-        if key.lower() not in labels.WRAPPERS and not key.isdigit() and not labels.half(key)
+        key for key in leaf.parents if key.lower() not in labels.WRAPPERS and not key.isdigit() and not labels.half(key)
     )
 
 
 def _split(members: list[Leaf]) -> dict[str, list[Leaf]]:
     labelled = [leaf for leaf in members if leaf.label]
     if labelled:
-        return {"": _one_per_half(labelled)}
+        taken = {_width(leaf) for leaf in labelled}
+        others = [leaf for leaf in members if not leaf.label and _width(leaf) not in taken]
+        return {"": _one_per_half(labelled) + (others if len(others) == 1 else [])}
     by_base: dict[str, list[Leaf]] = {}
     for leaf in members:
         by_base.setdefault(labels.numbered(leaf.name)[0], []).append(leaf)
@@ -130,7 +132,8 @@ def _one_per_half(labelled: list[Leaf]) -> list[Leaf]:
     kept: list[Leaf] = []
     for width in dict.fromkeys(_width(leaf) for leaf in labelled):
         same = [leaf for leaf in labelled if _width(leaf) == width]
-        plain = [leaf for leaf in same if leaf.name == leaf.label] or same
+        right = [leaf for leaf in same if leaf.label and ENCODERS[leaf.label].width == width] or same
+        plain = [leaf for leaf in right if leaf.name == leaf.label] or right
         base = labels.numbered(plain[0].name)[0]
         numbered = [leaf for leaf in same if labels.numbered(leaf.name)[0] == base and not labels.half(leaf.name)]
         kept += numbered if len(numbered) > 1 else plain[:1]

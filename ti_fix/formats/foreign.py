@@ -38,11 +38,23 @@ KINDS = (
         "a LoRA (or LyCORIS)",
         "models/Lora",
     ),
-    _kind(r"^(model\.diffusion_model|cond_stage_model|conditioner\.embedders)\.", "a checkpoint", "models/Stable-diffusion"),
-    _kind(r"(^|\.)(control_model|controlnet_\w+|input_hint_block|t2i_adapter)\b", "a ControlNet model", "models/ControlNet"),
+    _kind(
+        r"^(model\.diffusion_model|cond_stage_model|conditioner\.embedders)\.",
+        "a checkpoint",
+        "models/Stable-diffusion",
+    ),
+    _kind(
+        r"(^|\.)(control_model|controlnet_\w+|input_hint_block|t2i_adapter)\b",
+        "a ControlNet model",
+        "models/ControlNet",
+    ),
     _kind(r"(^|\.)(image_proj|ip_adapter)\.", "an IP-Adapter", "models/ControlNet"),
     _kind(r"^(first_stage_model\.)?(encoder|decoder)\.(conv_in|down|up|mid)", "a VAE", "models/VAE"),
-    _kind(r"(^|\.)(down_blocks|up_blocks|input_blocks|output_blocks|double_blocks)\.\d", "a UNet", "models/Stable-diffusion"),
+    _kind(
+        r"(^|\.)(down_blocks|up_blocks|input_blocks|output_blocks|double_blocks)\.\d",
+        "a UNet",
+        "models/Stable-diffusion",
+    ),
     _kind(
         r"text_model\.(encoder|final_layer_norm)|transformer\.resblocks\.|encoder\.layers?\.\d+\.self_attn"
         r"|encoder\.block\.\d+\.layer|(token_embedding|embed_tokens|position_embedding)\.weight$|^text_projection",

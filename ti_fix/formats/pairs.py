@@ -52,19 +52,21 @@ def pair_key(parsed: Parsed) -> tuple[Path, str] | None:
 
 
 def _complete(one: Parsed, other: Parsed) -> bool:
-    assert one.embedding is not None and other.embedding is not None
+    assert one.embedding is not None
+    assert other.embedding is not None
     return not set(one.embedding.vectors) & set(other.embedding.vectors)
 
 
 def _joined(one: Parsed, other: Parsed) -> Parsed:
     first, second = (one, other) if one.embedding and CLIP_L.key in one.embedding.vectors else (other, one)
-    assert first.embedding is not None and second.embedding is not None
+    assert first.embedding is not None
+    assert second.embedding is not None
     names = f"{first.paths[0].name} and {second.paths[0].name}"
     note = Finding(
         code="pair",
         severity="note",
-        message=f"The two halves lie in two files, {names}: joined them.",
-        repaired="joined the two files",
+        message=f"The two halves lie in two files, {names}. Joined them.",
+        repaired="Joined the halves from two files.",
     )
     both = {**first.embedding.vectors, **second.embedding.vectors}
     metadata = {**second.embedding.metadata, **first.embedding.metadata}
@@ -72,5 +74,9 @@ def _joined(one: Parsed, other: Parsed) -> Parsed:
     embedding = replace(first.embedding, vectors=both, metadata=metadata, aliases=aliases)
     findings = (note, *(f for f in (*first.findings, *second.findings) if f.code != "unlabelled"))
     return replace(
-        first, paths=(*first.paths, *second.paths), embedding=embedding, layout=f"{first.layout} pair", findings=findings
+        first,
+        paths=(*first.paths, *second.paths),
+        embedding=embedding,
+        layout=f"{first.layout} pair",
+        findings=findings,
     )

@@ -7,13 +7,14 @@ import re
 import stat
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ti_fix.embedding import Embedding, Finding
 from ti_fix.errors import UnreadableFile
 from ti_fix.formats.container import open_container
 from ti_fix.formats.layouts import Reading, interpret, interpret_all
+from ti_fix.formats.pictures import MAX_FILE as MAX_PICTURE
 from ti_fix.formats.pictures import is_picture, read_picture
 from ti_fix.formats.source import Source
 from ti_fix.formats.stored import Container
@@ -24,8 +25,12 @@ ARCHIVE_ENDINGS = frozenset(".zip .7z .rar".split())
 UNFINISHED_ENDINGS = frozenset(".crdownload .part .partial .download .tmp .aria2".split())
 
 _OPENED = TENSOR_ENDINGS | PICTURE_ENDINGS | ARCHIVE_ENDINGS | UNFINISHED_ENDINGS
+_NO_TENSORS = frozenset({"empty", "plain-text", "json-error", "web-page", "damaged", "not-an-embedding"})
+"""Findings that make a file with a foreign ending (.txt, .json) one that nobody takes for an embedding."""
 _PREVIEW = re.compile(r"\.preview(\.\w+)?$", re.IGNORECASE)
-_GENERIC_STEM = re.compile(r"^(learned_embeds?|embeddings?|textual_inversion|pytorch_model|model|emb)(_\d)?(-steps-\d+)?$")
+_GENERIC_STEM = re.compile(
+    r"^(learned_embeds?|embeddings?|textual_inversion|pytorch_model|model|emb)(_\d)?(-steps-\d+)?$"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,7 +145,7 @@ def _container(source: Source, path: Path) -> Container | None:
     if ending in UNFINISHED_ENDINGS:
         raise UnreadableFile("unfinished", "it is an unfinished download; let the browser finish or download it again.")
     if is_picture(head):
-        return read_picture(source.whole())
+        return read_picture(source.whole()) if source.size <= MAX_PICTURE else None
     if ending in PICTURE_ENDINGS and not _may_hold_tensors(head):
         return None
     return open_container(source, path.name)
@@ -155,6 +160,8 @@ def _without_data(path: Path) -> Parsed:
 
 
 def _failed(path: Path, code: str, message: str) -> Parsed:
+    if not _opened(path.name) and code in _NO_TENSORS:
+        return _without_data(path)
     sentence = message[:1].upper() + message[1:]
     if path.name.lower().endswith(".corrupted"):
         sentence = (
@@ -189,8 +196,6 @@ def _parsed(path: Path, container: Container, reading: Reading) -> Parsed:
 def _named(finding: Finding, path: Path) -> Finding:
     if finding.severity != "error":
         return finding
-    from dataclasses import replace
-
     return replace(finding, message=f"{path.name}: {finding.message}")
 
 
@@ -222,16 +227,19 @@ def _file_findings(path: Path, container: Container, reading: Reading) -> Iterab
     if not reading.vectors:
         return
     ending = os.path.splitext(path.name.lower())[1]
-    told = {".safetensors": "safetensors", ".pti": "safetensors"}.get(ending, "torch" if ending in TENSOR_ENDINGS else "")
+    usual = "torch" if ending in TENSOR_ENDINGS else ""
+    told = {".safetensors": "safetensors", ".pti": "safetensors"}.get(ending, usual)
     if ending == ".corrupted":
         message = "Forge had renamed it to .corrupted, but it can be read."
-        yield Finding(code="renamed-by-host", severity="note", message=message, repaired="read it under its old name")
+        yield Finding(code="renamed-by-host", severity="note", message=message, repaired="Read it under its old name.")
     elif container.kind != "picture" and told and not container.kind.startswith(told):
         message = f"The ending says {ending}, the content is {container.kind}; the content counts."
-        yield Finding(code="wrong-ending", severity="note", message=message, repaired="went by the content")
+        yield Finding(
+            code="wrong-ending", severity="note", message=message, repaired="Went by the content, not by the ending."
+        )
     elif ending in (".pti", ".pth", ".pkl", ".emb", ".ckpt"):
         message = f"Hosts do not open files that end in {ending}."
-        yield Finding(code="unusual-ending", severity="note", message=message, repaired=f"opened the {ending} file")
+        yield Finding(code="unusual-ending", severity="note", message=message, repaired=f"Opened the {ending} file.")
     inner = reading.placeholder
     if inner and container.kind == "picture" and inner != trigger_of(path):
         message = f"The name inside the picture is {inner!r}; it is the trigger, and the file name works as an alias."

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from ti_fix.embedding import Embedding
 from ti_fix.formats import extract
-from ti_fix.formats.write import file_name, to_bytes, write
+from ti_fix.formats.export import export
+from ti_fix.formats.write import file_name, to_bytes, write_bytes
 from ti_fix.repair.result import RepairResult, repair
 from ti_fix.repair.scan import Judged
 from ti_fix.repair.split import split
@@ -68,6 +70,7 @@ def write_clean(
     each: Judged,
     out: Path,
     *,
+    form: str = "",
     split_long: bool = False,
     extract_bundled: bool = False,
     overwrite: bool = False,
@@ -78,6 +81,7 @@ def write_clean(
     Args:
         each: the judged file.
         out: folder to write to; made if it is missing.
+        form: a key of `formats.export.FORMS` for another program, empty for the plain safetensors form.
         split_long: cut more than 75 vectors into parts.
         extract_bundled: take embeddings out of LoRAs and multi-token files.
         overwrite: replace files of the same name with other content.
@@ -87,18 +91,29 @@ def write_clean(
         The files that hold it now; a file that is there already with the same content counts.
 
     Raises:
-        TiFixError: it cannot be written there.
+        TiFixError: it cannot be written there, or the form does not exist for this kind of embedding.
     """
     taken = set() if taken is None else taken
-    paths = []
-    for embedding in clean(each, split_long=split_long, extract_bundled=extract_bundled):
-        path = out / f"{_free_name(file_name(embedding.name), taken)}.safetensors"
-        data = to_bytes(embedding)
+    paths: list[Path] = []
+    for found in clean(each, split_long=split_long, extract_bundled=extract_bundled):
+        embedding = replace(found, name=_free_name(file_name(found.name), taken), metadata=_provenance(found, each))
+        if form:
+            paths += export(embedding, out, form, overwrite=overwrite)
+            continue
+        path, data = out / f"{embedding.name}.safetensors", to_bytes(embedding)
         if not (path.is_file() and path.read_bytes() == data):
-            out.mkdir(parents=True, exist_ok=True)
-            write(embedding, path, overwrite=overwrite)
+            write_bytes(path, data, overwrite=overwrite)
         paths.append(path)
     return paths
+
+
+def _provenance(embedding: Embedding, each: Judged) -> dict[str, str]:
+    """The metadata with where it came from; what an earlier repair wrote there stays."""
+    digest = hashlib.sha256()
+    for path in each.parsed.paths:
+        digest.update(path.read_bytes())
+    source = {"ti_fix.source_layout": each.parsed.layout, "ti_fix.source_sha256": digest.hexdigest()}
+    return {**source, **embedding.metadata}
 
 
 def _free_name(name: str, taken: set[str]) -> str:

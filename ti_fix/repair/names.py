@@ -83,7 +83,7 @@ def _cleaned(name: str, clean: str) -> Finding:
         code="invisible-characters",
         severity="note",
         message=f"The name '{shown}' holds characters that cannot be seen or typed: it is called {clean!r}.",
-        repaired=f"called it {clean!r}",
+        repaired=f"Called it {clean!r}.",
     )
 
 
@@ -107,7 +107,7 @@ def _ordinary(name: str, converted: bool) -> Finding:
             f"The name {name!r} is an ordinary word; so that no prompt changes behind your back the converted "
             f"embedding is called '{name}-ti'."
         )
-        return Finding(code="ordinary-word", severity="note", message=message, repaired=f"called it '{name}-ti'")
+        return Finding(code="ordinary-word", severity="note", message=message, repaired=f"Called it '{name}-ti'.")
     message = f"The name {name!r} is an ordinary word: every prompt that uses the word gets this embedding. Rename it."
     return Finding(code="ordinary-word", severity="warning", message=message)
 
