@@ -103,7 +103,7 @@ class Library:
     """
 
     def __init__(self, host: PageHost) -> None:
-        self._host = host
+        self.host = host
         self._memory = _Memory()
 
     @property
@@ -114,15 +114,15 @@ class Library:
     @property
     def family(self) -> Family:
         """What the verdicts are for; SDXL while no model is loaded."""
-        return self._host.family() or SDXL
+        return self.host.family() or SDXL
 
     def refresh(self) -> Iterator[Progress]:
         """Look at the folders again; only new and changed files are read."""
         family, old = self.family, self._memory
         memory = _Memory(family=family)
-        found = list(_stamped(self._host.embedding_folders))
+        found = list(_stamped(self.host.embedding_folders))
         known = old.files if old.family is family else {}
-        inside = _Inside(self._host.embedding_folders)
+        inside = _Inside(self.host.embedding_folders)
         for done, (root, path, stamp) in enumerate(found):
             remembered = known.get(path)
             if remembered is None or remembered.stamp != stamp:
