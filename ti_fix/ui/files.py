@@ -178,7 +178,7 @@ def _buttons(actions: Actions | None, downloads: Any) -> list[Any]:
         compat.update(visible=actions.extract, interactive=not actions.busy),
         compat.update(visible=actions.undo, interactive=not actions.busy),
         compat.update(visible=bool(actions.forms)),
-        compat.update(choices=list(actions.forms), value=actions.forms[0][1] if actions.forms else None),
+        compat.update(choices=list(actions.forms), value=actions.forms[0] if actions.forms else None),
         downloads,
         compat.update(interactive=actions.batch > 0 and not actions.busy),
         compat.update(visible=bool(actions.loras)),

@@ -19,6 +19,9 @@ from ti_fix.ui.words import TEXTS, VERDICTS
 PREVIEW_ENDINGS = (".preview.png", ".preview.jpg", ".preview.jpeg", ".preview.webp", ".png", ".jpg", ".jpeg", ".webp")
 PREVIEW_BYTES = 32 * 2**20
 PREVIEW_PIXELS = 64 * 2**20
+HEADROOM = 1.2
+"""Height of a chart over its longest bar, so that the line of everyday words stays in sight."""
+
 PREVIEW_SIDE = 192
 """Longest side of the small picture, in pixels."""
 
@@ -70,7 +73,8 @@ def _findings(findings: Sequence[Finding]) -> str:
 
 def _finding(finding: Finding) -> str:
     done = f"<small><span>{TEXTS['done_about_it']}</span>: {markup.shown(finding.repaired)}</small>"
-    return f'<li class="{finding.severity}">{markup.shown(finding.message)}{done if finding.repaired else ""}</li>'
+    told = finding.repaired and finding.repaired not in finding.message
+    return f'<li class="{finding.severity}">{markup.shown(finding.message)}{done if told else ""}</li>'
 
 
 def _lengths(entry: Entry) -> str:
@@ -85,7 +89,7 @@ def _lengths(entry: Entry) -> str:
 def _chart(key: str, lengths: Sequence[float | None]) -> str:
     encoder = ENCODERS.get(key)
     typical = encoder.typical_norm if encoder else None
-    top = max([each for each in lengths if each is not None] + [typical or 0.0]) or 1.0
+    top = HEADROOM * max([each for each in lengths if each is not None] + [typical or 0.0]) or 1.0
     bars = "".join(_bar(number, each, top) for number, each in enumerate(lengths, 1))
     line = f'<u style="bottom:{100 * typical / top:.1f}%"></u>' if typical else ""
     finite = [each for each in lengths if each is not None]

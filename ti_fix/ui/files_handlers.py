@@ -39,7 +39,7 @@ class Actions:
     Attributes:
         repair: word on the repair button, empty without one.
         extract: the chosen file carries embeddings.
-        forms: programs that the chosen embedding can be exported for, as (title, key).
+        forms: programs that the chosen embedding can be exported for, by their titles.
         undo: a repair can be undone.
         batch: how many of the list a batch would repair.
         busy: a job runs, which can be stopped.
@@ -48,7 +48,7 @@ class Actions:
 
     repair: str = ""
     extract: bool = False
-    forms: tuple[tuple[str, str], ...] = ()
+    forms: tuple[str, ...] = ()
     undo: bool = False
     batch: int = 0
     busy: bool = False
@@ -149,7 +149,7 @@ def actions(desk: Desk, chosen: Entry | None, listed: list[Entry]) -> Actions:
     return Actions(
         repair=TEXTS["split" if too_long(judged) else "repair"] if judged and repairable(judged) else "",
         extract=judged is not None and carries(judged),
-        forms=tuple((form.title, key) for key, form in FORMS.items() if family in form.families),
+        forms=tuple(form.title for form in FORMS.values() if family in form.families),
         undo=bool(desk.undoable),
         batch=len(desk.to_repair(listed)),
         busy=desk.working.state.active,
@@ -244,9 +244,10 @@ def extract_lora(desk: Desk, view: View, search: str, choice: str | None) -> Ite
 def export_chosen(desk: Desk, view: View, form: str | None) -> Shown:
     """Write the chosen embedding in another program's form, for download."""
     entry = desk.library.find(view.chosen)
-    if not form:
+    key = next((key for key, each in FORMS.items() if each.title == form), None)
+    if key is None:
         raise TiFixError("Choose the program that the file is for, then press Export.")
-    paths, advice = desk.export(entry, form)
+    paths, advice = desk.export(entry, key)
     return Shown(files=tuple(map(str, paths)), status=markup.message(advice))
 
 

@@ -96,15 +96,16 @@ def clamped(page: int, count: int) -> int:
 
 def _row(entry: Entry, *, chosen: bool, used: bool) -> str:
     open_ = markup.button(markup.name(entry.trigger), f"open:{entry.id}", kind="name", pressed=chosen)
+    where = " + ".join(map(markup.name, entry.where))
+    where_plain = markup.shown(" + ".join(entry.where))
     made_for = entry.judged.made_for
     dot = f'<i class="dot used" title="{LAST_PICTURE}"></i><span class="hear">{TEXTS["used"]}</span>' if used else ""
     cells = {
-        "name": f"{open_}<small>{' + '.join(map(markup.name, entry.where))}</small>",
+        "name": f'<div>{open_}{dot}</div><small title="{where_plain}">{where}</small>',
         "made_for": f'<span class="pill">{markup.shown(made_for.title)}</span>' if made_for else "",
         "vectors": str(vectors(entry) or ""),
         "verdict": markup.badge(entry.verdict),
         "reason": f"<div>{markup.shown(reason(entry))}</div>",
-        "used": dot,
     }
     drawn = "".join(f'<td class="{key}">{cell}</td>' for key, cell in cells.items())
     return f'<tr class="{"chosen" if chosen else ""}" data-ti-fix="open:{entry.id}">{drawn}</tr>'
@@ -120,9 +121,8 @@ def reason(entry: Entry) -> str:
     result = entry.judged.result
     worst = [f for severity in REASON_SEVERITY for f in result.findings if f.severity == severity]
     if entry.verdict == "repair":
-        text = "; ".join(result.applied)
-        return text[:1].upper() + text[1:]
-    if not worst or (entry.verdict == "load" and not worst[0].message):
+        return " ".join(result.applied)
+    if not worst:
         return ""
     return worst[0].message.removeprefix(f"{entry.paths[0].name}: ")
 

@@ -29,7 +29,6 @@ TABLE = MappingProxyType(
         "vectors": "Vectors",
         "verdict": "State",
         "reason": "Why",
-        "used": "Last picture",
     }
 )
 
