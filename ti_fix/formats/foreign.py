@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ti_fix.embedding import Finding
+from ti_fix.errors import quoted
 
 BUNDLE = "bundle_emb."
 """Prefix under which a LoRA carries embeddings (OneTrainer, A1111 1.6)."""
@@ -101,7 +102,7 @@ def _code(kind: Kind) -> str:
 
 def _message(kind: Kind, bundled: list[str]) -> str:
     if bundled:
-        names = ", ".join(repr(name) for name in bundled[:5])
+        names = ", ".join(map(quoted, bundled[:5]))
         return (
             f"It is {kind.what} that carries {'an embedding' if len(bundled) == 1 else 'embeddings'} ({names}); put it "
             f"into {kind.folder} and, to have the embedding alone, extract it (ti-fix repair --extract)."
