@@ -17,6 +17,7 @@
     function send(command) {
         lastCommand = command;
         window.tiFixCommand = command;
+        if (!command.startsWith("open:")) find("table").querySelector(".rows")?.scrollTo(0, 0);
         press("send");
     }
 
@@ -72,9 +73,15 @@
         }
     });
 
-    /** A pressed button that was drawn anew gets the keyboard's place back. */
-    function keepFocus(page) {
-        new MutationObserver(() => {
+    /** What was drawn anew gets its scroll position back, and a pressed button the keyboard's place. */
+    function keepPlace(page) {
+        let top = 0;
+        page.addEventListener("scroll", (event) => {
+            if (event.target.matches(".rows")) top = event.target.scrollTop;
+        }, true);
+        new MutationObserver((changes) => {
+            const drawn = changes.some((change) => [...change.addedNodes].some((node) => node.matches?.(".rows")));
+            if (drawn) page.querySelector(".rows").scrollTop = top;
             if (!lastCommand || document.activeElement !== document.body) return;
             const again = page.querySelector('button[data-ti-fix="' + CSS.escape(lastCommand) + '"]');
             if (again) again.focus({preventScroll: true});
@@ -86,7 +93,7 @@
         new IntersectionObserver((changes) => {
             if (changes.some((change) => change.isIntersecting)) press("opened");
         }).observe(page);
-        keepFocus(page);
+        keepPlace(page);
     }
 
     const waiting = window.setInterval(() => {

@@ -52,6 +52,7 @@ def test_same_name_is_replaced_and_the_original_kept(root):
     assert torch.equal(now.result.after.vectors["clip_l"], left)
     assert undo(done) == (path,)
     assert contents(root) == {"sub/style-xq.safetensors": before}
+    assert not (root / "ti_fix_backup").exists()
 
 
 def test_another_ending_leaves_no_second_file_of_the_name(root):

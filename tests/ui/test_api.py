@@ -218,7 +218,6 @@ def test_a_fault_shows_no_trace(client, host, monkeypatch, caplog):
 
 
 def test_names_that_utf8_cannot_hold(client, root):
-    left, right = vectors(1)
     (root / "x-\udcff-q.safetensors").write_bytes((root / "ready-xq.safetensors").read_bytes())
     assert "x-\udcff-q" in {each["trigger"] for each in files(client)}
 

@@ -109,6 +109,7 @@ def undo(replaced: Replaced) -> tuple[Path, ...]:
                 path.unlink()
         for original, place in replaced.kept:
             place.replace(original)
+            _remove_empty(place.parents)
     except OSError as error:
         raise _told(replaced.kept[0][0], error) from error
     return tuple(original for original, _ in replaced.kept)
@@ -147,6 +148,13 @@ def _keep(original: Path, place: Path) -> None:
         raise
     except (OSError, NotImplementedError):
         shutil.copy2(original, place, follow_symlinks=False)
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders from the innermost on until one is in use."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _take_back(written: Iterable[Path], kept: Iterable[tuple[Path, Path]]) -> None:

@@ -74,6 +74,7 @@ def _draw() -> _Controls:
                 label=TEXTS["search"],
                 placeholder=TEXTS["search_hint"],
                 show_label=False,
+                container=False,
                 lines=1,
                 max_lines=1,
                 elem_id=_id("search"),
@@ -82,6 +83,7 @@ def _draw() -> _Controls:
         with gr.Row(elem_id=_id("state")):
             made["status"] = compat.html(_id("status"))
             made["stop"] = gr.Button(TEXTS["stop"], variant="stop", size="sm", visible=False, elem_id=_id("stop"))
+            made["undo"] = gr.Button(TEXTS["undo"], size="sm", visible=False, elem_id=_id("undo"))
         with gr.Row(elem_id=_id("main")):
             with gr.Column(scale=3, min_width=320, elem_id=_id("left")):
                 made["table"] = compat.html(_id("table"), empty(TEXTS["not_read"], ""))
@@ -99,9 +101,8 @@ def _draw() -> _Controls:
 def _draw_side(made: dict[str, Any]) -> None:
     made["head"] = compat.html(_id("head"), empty(TEXTS["nothing_chosen"], ""))
     with gr.Row(elem_id=_id("actions")):
-        made["repair"] = gr.Button(TEXTS["repair"], variant="primary", visible=False, elem_id=_id("repair"))
-        made["extract"] = gr.Button(TEXTS["extract"], variant="primary", visible=False, elem_id=_id("extract"))
-        made["undo"] = gr.Button(TEXTS["undo"], visible=False, elem_id=_id("undo"))
+        made["repair"] = gr.Button(TEXTS["repair"], variant="primary", size="sm", visible=False, elem_id=_id("repair"))
+        made["extract"] = gr.Button(TEXTS["extract"], variant="primary", size="sm", visible=False, elem_id=_id("extract"))
     made["details"] = compat.html(_id("details"))
     with gr.Row(visible=False, elem_id=_id("export_row")) as made["export_row"]:
         made["form"] = gr.Dropdown(label=TEXTS["export_for"], choices=[], elem_id=_id("form"))
@@ -114,13 +115,13 @@ def _draw_side(made: dict[str, Any]) -> None:
 def _draw_batch(made: dict[str, Any]) -> None:
     with gr.Accordion(TEXTS["batch"], open=False, elem_id=_id("batch")):
         compat.html(_id("batch_hint"), f"<p>{shown(TEXTS['batch_hint'])}</p>")
-        made["repair_shown"] = gr.Button(TEXTS["repair_shown"], interactive=False, elem_id=_id("repair_shown"))
+        made["repair_shown"] = gr.Button(TEXTS["repair_shown"], size="sm", interactive=False, elem_id=_id("repair_shown"))
 
 
 def _draw_loras(made: dict[str, Any]) -> None:
     with gr.Accordion(TEXTS["lora"], open=False, elem_id=_id("loras")):
         compat.html(_id("lora_hint"), f"<p>{shown(TEXTS['lora_hint'])}</p>")
-        made["find_loras"] = gr.Button(TEXTS["lora_find"], elem_id=_id("find_loras"))
+        made["find_loras"] = gr.Button(TEXTS["lora_find"], size="sm", elem_id=_id("find_loras"))
         with gr.Row(visible=False, elem_id=_id("lora_row")) as made["lora_row"]:
             made["lora"] = gr.Dropdown(label=TEXTS["lora_choice"], choices=[], elem_id=_id("lora"))
             made["take"] = gr.Button(TEXTS["lora_take"], size="sm", elem_id=_id("take"))
