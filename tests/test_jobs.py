@@ -74,7 +74,8 @@ def test_only_one_at_a_time():
     gate.release()
     assert job.wait(10).status == "done"
     job.start("second", steps(1))
-    assert job.wait(10).title == "second"
+    state = job.wait(10)
+    assert (state.title, state.number) == ("second", 2)
 
 
 def test_stop_ends_after_the_step_and_closes_the_iterator():

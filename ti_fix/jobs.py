@@ -63,6 +63,7 @@ class JobState:
         seconds_left: estimate, None while there is nothing to go by.
         message: why it failed, as a sentence for the user.
         events: how many events there have been.
+        number: which job of this place it is, counted from 1; 0 before the first.
     """
 
     title: str = ""
@@ -72,6 +73,7 @@ class JobState:
     seconds_left: float | None = None
     message: str = ""
     events: int = 0
+    number: int = 0
 
     @property
     def active(self) -> bool:
@@ -121,7 +123,7 @@ class Job:
             self._events.clear()
             self._pace.clear()
             self._started = self._clock()
-            self._state = JobState(title=title, status="running")
+            self._state = JobState(title=title, status="running", number=self._state.number + 1)
             work = partial(self._consume, events, self._stop)
             carried_out = work if run is None else partial(run, work)
             self._thread = threading.Thread(

@@ -98,8 +98,8 @@ def test_backups_never_replace_each_other(root):
 @pytest.mark.parametrize(
     ("tensors", "why"),
     [
-        (lambda l, r: {"clip_l": l, "clip_g": r}, "fine as it is"),
-        (lambda l, r: {"clip_l": l, "clip_g": r * float("nan")}, "nothing in it can be used"),
+        (lambda left, right: {"clip_l": left, "clip_g": right}, "fine as it is"),
+        (lambda left, right: {"clip_l": left, "clip_g": right * float("nan")}, "nothing in it can be used"),
     ],
 )
 def test_what_needs_or_can_have_no_repair_is_left_alone(root, tensors, why):

@@ -82,4 +82,4 @@ STATES = {
 def save_lora(path):
     left, right = vectors(2)
     bundled = {"bundle_emb.hero-xq.clip_l": left, "bundle_emb.hero-xq.clip_g": right}
-    return save(path, {"lora_unet_mid.lora_down.weight": left, **bundled})
+    return save(path, {"lora_unet_mid.lora_down.weight": left.clone(), **bundled})

@@ -51,7 +51,6 @@ class Desk:
         self.reading = Job()
         self.working = Job()
         self.undoable: tuple[Replaced, ...] = ()
-        self.untold = False
         self._writing = threading.Lock()
         self._carriers: dict[str, Path] = {}
 

@@ -102,7 +102,9 @@ def _draw_side(made: dict[str, Any]) -> None:
     made["head"] = compat.html(_id("head"), empty(TEXTS["nothing_chosen"], ""))
     with gr.Row(elem_id=_id("actions")):
         made["repair"] = gr.Button(TEXTS["repair"], variant="primary", size="sm", visible=False, elem_id=_id("repair"))
-        made["extract"] = gr.Button(TEXTS["extract"], variant="primary", size="sm", visible=False, elem_id=_id("extract"))
+        made["extract"] = gr.Button(
+            TEXTS["extract"], variant="primary", size="sm", visible=False, elem_id=_id("extract")
+        )
     made["details"] = compat.html(_id("details"))
     with gr.Row(visible=False, elem_id=_id("export_row")) as made["export_row"]:
         made["form"] = gr.Dropdown(label=TEXTS["export_for"], choices=[], elem_id=_id("form"))
@@ -115,7 +117,9 @@ def _draw_side(made: dict[str, Any]) -> None:
 def _draw_batch(made: dict[str, Any]) -> None:
     with gr.Accordion(TEXTS["batch"], open=False, elem_id=_id("batch")):
         compat.html(_id("batch_hint"), f"<p>{shown(TEXTS['batch_hint'])}</p>")
-        made["repair_shown"] = gr.Button(TEXTS["repair_shown"], size="sm", interactive=False, elem_id=_id("repair_shown"))
+        made["repair_shown"] = gr.Button(
+            TEXTS["repair_shown"], size="sm", interactive=False, elem_id=_id("repair_shown")
+        )
 
 
 def _draw_loras(made: dict[str, Any]) -> None:

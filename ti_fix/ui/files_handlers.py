@@ -120,7 +120,7 @@ def opened(desk: Desk, view: View, search: str) -> Iterator[Shown]:
             yield Shown(status=markup.message(state.message, "bad"))
             return
     yield replace(everything(desk, view, search), status="")
-    if desk.working.state.active or desk.untold:
+    if desk.working.state.number > view.told:
         yield from watched(desk, view, search, desk.working)
 
 
@@ -259,12 +259,14 @@ def stop(desk: Desk) -> Shown:
 
 
 def watched(desk: Desk, view: View, search: str, job: Job) -> Iterator[Shown]:
-    """A job's progress until it ends, then what it came to and the new list."""
-    desk.untold = True
+    """A job's progress until it ends, then what it came to and the new list.
+
+    A window that is opened later shows the same, also when the job has ended meanwhile.
+    """
     for state in job.watch(WATCH):
         if state.active:
             yield Shown(status=markup.progress(state), actions=everything(desk, view, search).actions)
-    desk.untold = False
+    view = replace(view, told=state.number)
     yield replace(everything(desk, view, search), status=_outcome(job, state))
 
 

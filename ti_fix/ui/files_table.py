@@ -27,11 +27,13 @@ class View:
         show: a verdict, ``all`` or ``used``.
         page: counted from 0.
         chosen: id of the embedding whose details are shown.
+        told: number of the job whose outcome it has shown last.
     """
 
     show: str = EVERYTHING
     page: int = 0
     chosen: str = ""
+    told: int = 0
 
 
 def is_used(entry: Entry, used: Iterable[str]) -> bool:
