@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -143,13 +142,13 @@ def extract(path: Path | str) -> list[Embedding]:
 
 def _open(path: Path) -> Source:
     try:
-        mode = path.stat().st_mode
+        return Source(path)
     except ValueError:
         raise UnreadableFile("unreadable", "its name holds a zero character; name a file.") from None
-    if not stat.S_ISREG(mode):
-        kind = "folder" if stat.S_ISDIR(mode) else "device or pipe"
-        raise UnreadableFile("unreadable", f"it is a {kind}, not a file; remove it or name a file.")
-    return Source(path)
+    except OSError:
+        if path.is_dir():
+            raise UnreadableFile("unreadable", "it is a folder, not a file; remove it or name a file.") from None
+        raise
 
 
 def _container(source: Source, path: Path) -> Container | None:
