@@ -7,7 +7,6 @@ pages only look at it, may be closed, and find it again.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -109,8 +108,8 @@ class Job:
 
         Args:
             title: what the user calls it.
-            events: makes the iterator; called in the worker thread with the stop signal, which work that takes long
-                between two events looks at by itself.
+            events: makes the iterator; called in the worker thread with the stop signal. The iterator looks at the
+                signal between two steps and then ends in good order: what is done is saved and told.
             run: carries the work out where and when the host wants it (`Host.run`).
 
         Raises:
@@ -133,7 +132,7 @@ class Job:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Ask it to end; it does so after the step it is in."""
+        """Ask it to end; it does so after the step that it is in."""
         with self._changed:
             if self._state.status == "running":
                 self._stop.set()
@@ -189,15 +188,8 @@ class Job:
                 self._changed.notify_all()
 
     def _consume(self, events: Callable[[threading.Event], Iterable[Any]], stop: threading.Event) -> None:
-        iterator = iter(events(stop))
-        try:
-            for event in iterator:
-                self._note(event)
-                if stop.is_set():
-                    return
-        finally:
-            with contextlib.suppress(AttributeError):  # a plain iterator has nothing to close
-                iterator.close()  # type: ignore[attr-defined]
+        for event in events(stop):
+            self._note(event)
 
     def _note(self, event: Any) -> None:
         with self._changed:
