@@ -35,7 +35,7 @@ MAY_USE = {
 }
 """Part of the package (a module or a folder) -> the parts that it may import."""
 
-EXCEPTIONS = {"hosts/load_hook.py": frozenset({"formats", "repair"})}
+EXCEPTIONS = dict.fromkeys(("hosts/load_hook.py", "hosts/bundle_hook.py"), frozenset({"formats", "repair"}))
 """Files that may import more than their part, as docs/architecture.md says."""
 
 CORE_PACKAGES = frozenset({"PIL", "numpy", "safetensors", "torch"})
