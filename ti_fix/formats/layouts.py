@@ -73,6 +73,8 @@ def interpret_all(container: Container) -> list[Reading]:
     bundled = [leaf for leaf in leaves if leaf.dotted.startswith(foreign.BUNDLE)]
     if bundled:
         leaves = [Leaf(path=(*foreign.bundle_key(leaf.dotted),), tensor=leaf.tensor) for leaf in bundled]
+    elif foreign.recognise([leaf.dotted for leaf in leaves]):
+        return []  # matrices of a LoRA can have the width of an embedding
     found = concepts(leaves)
     numbers = sum(leaf.tensor.numel for parts in found.values() for leaf in parts)
     if numbers * 4 > MAX_TENSOR_BYTES:
