@@ -50,7 +50,10 @@ def _lively(module: Any, seed: int) -> Any:
     for name, parameter in module.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         with torch.no_grad():
-            if parameter.ndim == 1:
+            if name.endswith("final_layer_norm.bias"):
+                # emphasis divides by the mean of these states, so it must not be near zero
+                parameter.copy_(noise * 0.1 - 0.3)
+            elif parameter.ndim == 1:
                 parameter.copy_(noise * 0.1 + (1.0 if "norm" in name and name.endswith("weight") else 0.0))
             elif "embedding.weight" in name:
                 parameter.copy_(noise * 0.03)
