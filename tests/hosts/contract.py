@@ -31,7 +31,9 @@ def rows_of(model: DiffusionModel, text: str) -> dict[str, Tensor]:
     return {key: table[ids].detach().float().cpu().clone() for key, table in vocabulary.tables.items()}
 
 
-def encoded(model: DiffusionModel, prompt: str, tensors: Mapping[str, Mapping[str, Tensor]] | None = None) -> Conditioning:
+def encoded(
+    model: DiffusionModel, prompt: str, tensors: Mapping[str, Mapping[str, Tensor]] | None = None
+) -> Conditioning:
     with model.trainable(), torch.no_grad():
         return model.encode_prompts([prompt], tensors or {}, [SIZE])
 

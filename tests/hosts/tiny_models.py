@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 from functools import cache
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL, UNet2DConditionModel
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+from diffusers import (
+    AutoencoderKL,
+    EulerDiscreteScheduler,
+    StableDiffusionPipeline,
+    StableDiffusionXLPipeline,
+    UNet2DConditionModel,
+)
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from ti_fix.embedding import SD15, SDXL, VOCABULARY_SIZE
 from ti_fix.hosts.standalone_load import Parts
+from ti_fix.tokenizer import BPE_FILE
 
 WIDTH = 64
 _VAE = {
@@ -116,4 +124,46 @@ def tiny_sd15() -> Parts:
         vae=_lively(AutoencoderKL(**_VAE, scaling_factor=0.5), 6),
         text_encoders={"clip_l": tiny_text(2, "quick_gelu", projection=False, pad=49407, seed=3)},
         scheduler_config=tiny_scheduler("epsilon"),
+    )
+
+
+@cache
+def clip_tokenizer(key: str) -> CLIPTokenizer:
+    """transformers' tokenizer of an encoder, its vocabulary written out as OpenAI's own code does it."""
+    with gzip.open(BPE_FILE, "rt", encoding="utf-8") as file:
+        merges = [tuple(line.split()) for line in file.read().split("\n")[1 : 49152 - 256 - 2 + 1]]
+    codes = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    symbols = [chr(c) for c in codes] + [chr(256 + n) for n in range(256 - len(codes))]
+    tokens = [*symbols, *(s + "</w>" for s in symbols), *map("".join, merges), "<|startoftext|>", "<|endoftext|>"]
+    pad = "!" if key == "clip_g" else "<|endoftext|>"
+    return CLIPTokenizer(
+        vocab={token: i for i, token in enumerate(tokens)}, merges=merges, model_max_length=77, pad_token=pad
+    )
+
+
+def sdxl_pipeline(parts: Parts) -> Any:
+    """The stock diffusers pipeline over the same modules."""
+    return StableDiffusionXLPipeline(
+        vae=parts.vae,
+        text_encoder=parts.text_encoders["clip_l"],
+        text_encoder_2=parts.text_encoders["clip_g"],
+        tokenizer=clip_tokenizer("clip_l"),
+        tokenizer_2=clip_tokenizer("clip_g"),
+        unet=parts.unet,
+        scheduler=EulerDiscreteScheduler(**parts.scheduler_config, timestep_spacing="linspace", steps_offset=1),
+        add_watermarker=False,
+    )
+
+
+def sd15_pipeline(parts: Parts) -> Any:
+    """The stock diffusers pipeline over the same modules."""
+    return StableDiffusionPipeline(
+        vae=parts.vae,
+        text_encoder=parts.text_encoders["clip_l"],
+        tokenizer=clip_tokenizer("clip_l"),
+        unet=parts.unet,
+        scheduler=EulerDiscreteScheduler(**parts.scheduler_config, timestep_spacing="linspace", steps_offset=1),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
     )
