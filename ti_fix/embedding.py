@@ -63,16 +63,16 @@ class Family:
         name: the word for it on the command line (``sdxl``).
         title: what people call it (``SDXL``).
         encoders: its text encoders that can take Textual Inversion vectors, in the model's own order.
+        keys: the keys that a whole embedding for this family has.
     """
 
     name: str
     title: str
     encoders: tuple[EncoderSpec, ...]
+    keys: frozenset[str] = field(init=False)
 
-    @property
-    def keys(self) -> frozenset[str]:
-        """The keys that a whole embedding for this family has."""
-        return frozenset(e.key for e in self.encoders)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", frozenset(e.key for e in self.encoders))
 
 
 SD15 = Family(name="sd15", title="SD1.5", encoders=(CLIP_L,))
@@ -142,6 +142,7 @@ class Finding:
         message: one sentence or two that a user would search for.
         encoder: the encoder key concerned, if one.
         rows: the rows concerned, counted from 0.
+        repaired: what was done about it, as a sentence; empty where nothing was.
     """
 
     code: str
@@ -149,6 +150,7 @@ class Finding:
     message: str
     encoder: str | None = None
     rows: tuple[int, ...] = ()
+    repaired: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,4 +172,4 @@ def norms(block: Tensor) -> list[float]:
     Args:
         block: float tensor of shape (rows, width).
     """
-    return [float(n) for n in torch.linalg.vector_norm(block.float(), dim=1)]
+    return torch.linalg.vector_norm(block.float(), dim=1).tolist()  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, pairwise
@@ -24,8 +24,9 @@ EOS = "<|endoftext|>"
 _WORD_END = "</w>"
 _MERGES = 49408 - 2 * 256 - 2  # every id but those of the bytes, of the bytes that end a word, of BOS and of EOS
 
+_SPECIAL = re.compile(r"(<\|startoftext\|>|<\|endoftext\|>)")
 # CLIP's pattern; `_classes` first writes "a" for any other letter (\p{L}) and "0" for any other number (\p{N}).
-_PIECE = re.compile(r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[a-z]+|[0-9]|[^\sa-z0-9]+")
+_PIECE = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d|[a-z]+|[0-9]|[^\sa-z0-9]+")
 _ASCII_SEPARATORS = dict.fromkeys(range(0x1C, 0x20), "!")  # white space to Python, symbols to Unicode and to CLIP
 
 
@@ -45,10 +46,11 @@ class _Vocabulary:
 
 
 def encode(text: str) -> list[int]:
-    """Token ids of a text, without start, end and padding. Case does not matter."""
-    normal = unicodedata.normalize("NFC", text).lower()
-    pieces = (normal[m.start() : m.end()] for m in _PIECE.finditer(_classes(normal)))
-    return [token for piece in pieces for token in _encode_piece(piece)]
+    """Token ids of a text, without start, end and padding. Case does not matter.
+
+    A literal ``<|endoftext|>`` in the text is that token, as in transformers.
+    """
+    return [token for piece in _pieces(text) for token in _encode_piece(piece)]
 
 
 def decode(ids: Iterable[int]) -> str:
@@ -73,8 +75,21 @@ def is_ordinary_word(text: str) -> bool:
     True for what is one token of the vocabulary as a whole, also after leading digits (each digit is a token).
     An embedding with such a name takes over the word in every prompt.
     """
-    word = text.strip()
-    return bool(word) and len(encode(word.lstrip("0123456789"))) <= 1
+    core = text.strip().lstrip("0123456789").lower()
+    if core.isascii() and any(c.isalpha() for c in core):  # nearly every name, decided without merging
+        return core + _WORD_END in _vocabulary().ids
+    return bool(text.strip()) and len(encode(core)) <= 1
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """What is encoded on its own: a word, a digit, a row of signs, a special token."""
+    for part in _SPECIAL.split(text):
+        if part in (BOS, EOS):
+            yield part
+            continue
+        normal = unicodedata.normalize("NFC", part).lower()
+        for match in _PIECE.finditer(_classes(normal)):
+            yield normal[match.start() : match.end()]
 
 
 def _classes(normal: str) -> str:

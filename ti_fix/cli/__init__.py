@@ -1,0 +1,57 @@
+"""The command line: one file per command, each with `register` (its arguments) and a function that runs it.
+
+With ``--json`` standard output holds JSON only; everything said to a person goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from ti_fix import __version__
+from ti_fix.cli import demo, inspect, repair
+from ti_fix.errors import TiFixError
+
+COMMANDS = (inspect, repair, demo)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: arguments without the program's name; those of the process by default.
+
+    Returns:
+        0 when it could do all that was asked, 2 for wrong use, 1 for what a command's own help says.
+    """
+    try:
+        arguments = _parser().parse_args(argv)
+        return int(arguments.run(arguments))
+    except SystemExit as stop:  # argparse has said what was wrong, or printed help
+        return int(stop.code or 0)
+    except TiFixError as error:
+        print(f"ti-fix: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of a pipe has gone; what it did not read is not missed
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("ti-fix: stopped.", file=sys.stderr)
+        return 130
+    except Exception:
+        logging.getLogger("ti_fix").exception("ti-fix failed; please report this with the lines below")
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ti-fix", description="Textual Inversion embeddings for SDXL and SD1.5.")
+    parser.add_argument("--version", action="version", version=f"ti-fix {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.register(commands)
+    return parser

@@ -1,0 +1,238 @@
+"""One file -> `Parsed`. No exception leaves `read` for anything that a file can contain."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ti_fix.embedding import Embedding, Finding
+from ti_fix.errors import UnreadableFile
+from ti_fix.formats.container import open_container
+from ti_fix.formats.layouts import Reading, interpret, interpret_all
+from ti_fix.formats.pictures import is_picture, read_picture
+from ti_fix.formats.source import Source
+from ti_fix.formats.stored import Container
+
+TENSOR_ENDINGS = frozenset(".pt .pth .bin .pti .safetensors .ckpt .pkl .emb".split())
+PICTURE_ENDINGS = frozenset(".png .webp .jxl .avif".split())
+ARCHIVE_ENDINGS = frozenset(".zip .7z .rar".split())
+UNFINISHED_ENDINGS = frozenset(".crdownload .part .partial .download .tmp .aria2".split())
+
+_OPENED = TENSOR_ENDINGS | PICTURE_ENDINGS | ARCHIVE_ENDINGS | UNFINISHED_ENDINGS
+_PREVIEW = re.compile(r"\.preview(\.\w+)?$", re.IGNORECASE)
+_GENERIC_STEM = re.compile(r"^(learned_embeds?|embeddings?|textual_inversion|pytorch_model|model|emb)(_\d)?(-steps-\d+)?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Parsed:
+    """What one file (or a pair of files) holds.
+
+    Attributes:
+        paths: the files.
+        trigger: the word by which a prompt calls it.
+        embedding: the vectors as they were read, None where there are none.
+        layout: how they were stored, empty where nothing was recognised.
+        findings: what was noticed and mended on the way.
+        ignored: no embedding, and nobody would take it for one; not worth a line.
+        placeholder: the token that the file itself names.
+    """
+
+    paths: tuple[Path, ...]
+    trigger: str
+    embedding: Embedding | None = None
+    layout: str = ""
+    findings: tuple[Finding, ...] = ()
+    ignored: bool = False
+    placeholder: str = ""
+
+
+def is_candidate(path: Path) -> bool:
+    """Whether a file in an embeddings folder is opened at all; litter and previews are not."""
+    return _opened(path.name)
+
+
+def _opened(name: str) -> bool:
+    return not name.startswith(".") and _ending(name) in _OPENED and not _PREVIEW.search(os.path.splitext(name)[0])
+
+
+def _ending(name: str) -> str:
+    return os.path.splitext(name.lower().removesuffix(".corrupted"))[1]
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """The files of a folder that could be embeddings, sub-folders included, in a stable order.
+
+    Links to folders are followed once each, so that a link to a parent does not loop.
+    """
+    seen: set[tuple[int, int]] = set()
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop(0)
+        try:
+            about = here.stat()
+            if (about.st_dev, about.st_ino) in seen:
+                continue
+            with os.scandir(here) as entries:
+                ordered = sorted((entry.name, entry.is_dir()) for entry in entries)
+        except OSError:
+            continue
+        seen.add((about.st_dev, about.st_ino))
+        yield from (here / name for name, is_dir in ordered if not is_dir and _opened(name))
+        waiting += [here / name for name, is_dir in ordered if is_dir and not name.startswith(".")]
+
+
+def read(path: Path | str) -> Parsed:
+    """Read one embedding file of any layout.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The embedding, or the findings that say why there is none. Damage of any kind is a finding, not an exception.
+    """
+    path = Path(path)
+    try:
+        source = _open(path)
+        container = _container(source, path)
+        if container is None:
+            return _without_data(path)
+        return _parsed(path, container, interpret(container))
+    except UnreadableFile as error:
+        return _failed(path, error.code, str(error))
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        return _failed(path, "unreadable", f"it cannot be opened ({reason}); check the file and its permissions.")
+
+
+def extract(path: Path | str) -> list[Embedding]:
+    """Each embedding of a file that holds several (a LoRA's bundled ones, or several placeholders).
+
+    Raises:
+        UnreadableFile: the file is damaged.
+        OSError: it cannot be opened.
+    """
+    path = Path(path)
+    container = _container(_open(path), path)
+    readings = interpret_all(container) if container else []
+    return [
+        Embedding(name=r.placeholder or trigger_of(path), vectors=r.vectors, metadata=dict(r.metadata))
+        for r in readings
+        if r.vectors
+    ]
+
+
+def _open(path: Path) -> Source:
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        kind = "folder" if stat.S_ISDIR(mode) else "device or pipe"
+        raise UnreadableFile("unreadable", f"it is a {kind}, not a file; remove it or name a file.")
+    return Source(path)
+
+
+def _container(source: Source, path: Path) -> Container | None:
+    head = source.read(0, min(64, source.size))
+    ending = _ending(path.name)
+    if ending in UNFINISHED_ENDINGS:
+        raise UnreadableFile("unfinished", "it is an unfinished download; let the browser finish or download it again.")
+    if is_picture(head):
+        return read_picture(source.whole())
+    if ending in PICTURE_ENDINGS and not _may_hold_tensors(head):
+        return None
+    return open_container(source, path.name)
+
+
+def _may_hold_tensors(head: bytes) -> bool:
+    return head[:2] in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05") or head[8:9] == b"{"
+
+
+def _without_data(path: Path) -> Parsed:
+    return Parsed(paths=(path,), trigger=trigger_of(path), ignored=True)
+
+
+def _failed(path: Path, code: str, message: str) -> Parsed:
+    sentence = message[:1].upper() + message[1:]
+    if path.name.lower().endswith(".corrupted"):
+        sentence = (
+            "Forge renamed it to .corrupted because it could not open it; rename it back to try again. " + sentence
+        )
+    finding = Finding(code=code, severity="error", message=f"{path.name}: {sentence}")
+    return Parsed(paths=(path,), trigger=trigger_of(path), findings=(finding,))
+
+
+def trigger_of(path: Path) -> str:
+    """The file's stem as the hosts use it, with composed accents."""
+    name = path.name[: -len(".corrupted")] if path.name.lower().endswith(".corrupted") else path.name
+    return unicodedata.normalize("NFC", os.path.splitext(name)[0])
+
+
+def _parsed(path: Path, container: Container, reading: Reading) -> Parsed:
+    trigger, aliases = _names(path, container, reading)
+    findings = [_named(f, path) for f in (*reading.findings, *_file_findings(path, container, reading))]
+    embedding = None
+    if reading.vectors:
+        embedding = Embedding(name=trigger, vectors=reading.vectors, metadata=dict(reading.metadata), aliases=aliases)
+    return Parsed(
+        paths=(path,),
+        trigger=trigger,
+        embedding=embedding,
+        layout=reading.layout,
+        findings=tuple(findings),
+        placeholder=reading.placeholder,
+    )
+
+
+def _named(finding: Finding, path: Path) -> Finding:
+    if finding.severity != "error":
+        return finding
+    from dataclasses import replace
+
+    return replace(finding, message=f"{path.name}: {finding.message}")
+
+
+def _names(path: Path, container: Container, reading: Reading) -> tuple[str, tuple[str, ...]]:
+    """Trigger and aliases: the stem for files, the inner name for pictures, the placeholder under a generic stem."""
+    stem, inner = trigger_of(path), reading.placeholder
+    if container.kind == "picture" and inner:
+        trigger, others = inner, (stem,)
+    elif is_generic(stem):
+        trigger, others = inner or _folder_name(path) or stem, (stem,)
+    else:
+        trigger, others = stem, (inner,)
+    raw = path.stem
+    return trigger, tuple(dict.fromkeys(n for n in (*others, raw) if n and n != trigger))
+
+
+def is_generic(stem: str) -> bool:
+    """Whether a file's stem is one that trainers give to every file."""
+    return _GENERIC_STEM.match(stem.lower()) is not None
+
+
+def _folder_name(path: Path) -> str:
+    name = path.absolute().parent.name
+    return "" if is_generic(name) else name
+
+
+def _file_findings(path: Path, container: Container, reading: Reading) -> Iterable[Finding]:
+    """What the file's name says that its content does not."""
+    if not reading.vectors:
+        return
+    ending = os.path.splitext(path.name.lower())[1]
+    told = {".safetensors": "safetensors", ".pti": "safetensors"}.get(ending, "torch" if ending in TENSOR_ENDINGS else "")
+    if ending == ".corrupted":
+        message = "Forge had renamed it to .corrupted, but it can be read."
+        yield Finding(code="renamed-by-host", severity="note", message=message, repaired="read it under its old name")
+    elif container.kind != "picture" and told and not container.kind.startswith(told):
+        message = f"The ending says {ending}, the content is {container.kind}; the content counts."
+        yield Finding(code="wrong-ending", severity="note", message=message, repaired="went by the content")
+    elif ending in (".pti", ".pth", ".pkl", ".emb", ".ckpt"):
+        message = f"Hosts do not open files that end in {ending}."
+        yield Finding(code="unusual-ending", severity="note", message=message, repaired=f"opened the {ending} file")
+    inner = reading.placeholder
+    if inner and container.kind == "picture" and inner != trigger_of(path):
+        message = f"The name inside the picture is {inner!r}; it is the trigger, and the file name works as an alias."
+        yield Finding(code="inner-name", severity="note", message=message)
