@@ -17,7 +17,7 @@ from diffusers import (
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from ti_fix.embedding import SD15, SDXL, VOCABULARY_SIZE
-from ti_fix.hosts.standalone_load import Parts
+from ti_fix.hosts.standalone.load import Parts
 from ti_fix.tokenizer import BPE_FILE
 
 WIDTH = 64

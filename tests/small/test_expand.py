@@ -12,9 +12,9 @@ from torch import Tensor
 from tests.hosts.tiny_models import tiny_sd15, tiny_sdxl
 from ti_fix.embedding import Embedding
 from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel
-from ti_fix.hosts.standalone_load import Parts
+from ti_fix.hosts.standalone.load import Parts
 from ti_fix.protocols import Conditioning, ImageRequest, Sizes
-from ti_fix.small import tiling
+from ti_fix.small import axes
 from ti_fix.small.expand import COPIES, expand, fold, unfold
 
 SIZE = Sizes(original=(64, 64), target=(64, 64))
@@ -32,7 +32,9 @@ def wide(name: str) -> Parts:
 
 def tiled(context: Tensor, keys: tuple[str, ...]) -> Tensor:
     """A small context as the wide model has it: each encoder's part repeated."""
-    return torch.cat([part.repeat(1, 1, COPIES[k]) for part, k in zip(context.split(64, dim=-1), keys)], dim=-1)
+    return torch.cat(
+        [part.repeat(1, 1, COPIES[k]) for part, k in zip(context.split(64, dim=-1), keys, strict=True)], dim=-1
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -109,7 +111,7 @@ def test_gradients_summed_over_the_copies_are_the_small_ones(name: str) -> None:
             told = model.encode_prompts(["a zqx tower"], {"zqx": rows}, [SIZE])
             loss = model.predict(noisy, torch.tensor([400]), told).square().mean()
         found.append(torch.autograd.grad(loss, list(rows.values())))
-    for key, small, big in zip(keys, *found):
+    for key, small, big in zip(keys, *found, strict=True):
         copies = big.reshape(2, COPIES[key], 64)
         tolerance = {"rtol": 1e-3, "atol": 1e-3 * float(small.abs().max())}  # a backward pass rounds more
         torch.testing.assert_close(copies.sum(dim=1), small, **tolerance)
@@ -151,4 +153,4 @@ def test_a_folded_file_does_in_the_small_model_what_it_does_in_the_wide_one() ->
 
 def test_heads_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="8 heads of 8 do not fit 4 heads of 64"):
-        tiling.heads(64, 8, 256, 4)
+        axes.heads(64, 8, 256, 4)

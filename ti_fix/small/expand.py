@@ -1,6 +1,6 @@
 """Small models at the real widths: exact copies, 12 of CLIP-L's 64 numbers, 20 of bigG's, 4 of each UNet channel.
 
-The wide model computes what the small one does (`ti_fix.small.tiling`): 768 and 1280 wide text encoders with 12 and 20
+The wide model computes what the small one does (`ti_fix.small.axes`): 768 and 1280 wide text encoders with 12 and 20
 heads, a UNet that reads 2048 (768) wide contexts and 2816 wide size and text vectors, 32 normalisation groups, the
 published heads and latent scales. Embedding files have the real widths and are folded where they meet a small model.
 """
@@ -20,8 +20,8 @@ from torch import Tensor
 from transformers import CLIPTextConfig
 
 from ti_fix.embedding import ENCODERS, Embedding
-from ti_fix.small import tiling
-from ti_fix.small.tiling import Axis
+from ti_fix.small import axes
+from ti_fix.small.axes import Axis
 
 M = TypeVar("M", bound=Any)
 
@@ -94,8 +94,8 @@ def expand_text_encoder(key: str, small: Any) -> Any:
         elif weight.ndim == 1:
             target.copy_(weight.repeat(count))
         else:
-            out, into = (tiling.copies(size, count) for size in weight.shape)
-            target.copy_(tiling.tile_matrix(weight, out, into))
+            out, into = (axes.copies(size, count) for size in weight.shape)
+            target.copy_(axes.tile_matrix(weight, out, into))
     return wide.eval().requires_grad_(False)
 
 
@@ -115,7 +115,7 @@ def expand_unet(small: Any) -> Any:
         wider["projection_class_embeddings_input_dim"] = (
             config.projection_class_embeddings_input_dim - WIDTH + WIDTH * COPIES["clip_g"]
         )
-    wide = UNet2DConditionModel(**{**_arguments(config), **wider})  # type: ignore[no-untyped-call]
+    wide = UNet2DConditionModel(**{**_arguments(config), **wider})
     return _filled(small, wide)
 
 
@@ -128,7 +128,7 @@ def expand_vae(small: Any, scaling_factor: float) -> Any:
         "norm_num_groups": config.norm_num_groups * CHANNEL_COPIES,
         "scaling_factor": scaling_factor,
     }
-    wide = _filled(small, AutoencoderKL(**{**_arguments(config), **wider}))  # type: ignore[no-untyped-call]
+    wide = _filled(small, AutoencoderKL(**{**_arguments(config), **wider}))
     _rescale_latents(wide, config.scaling_factor / scaling_factor)
     return wide
 
@@ -154,28 +154,28 @@ def _filled(small: Any, wide: Any) -> Any:
     """Lay out every parameter of the wide diffusers module from the small one's."""
     for name, target in wide.named_parameters():
         weight = small.get_parameter(name)
-        out, into = _axes(small, wide, name, weight)
-        tiled = tiling.tile_vector(weight, out) if into is None else tiling.tile_matrix(weight, out, into)
+        out, into = _layout(small, wide, name, weight)
+        tiled = axes.tile_vector(weight, out) if into is None else axes.tile_matrix(weight, out, into)
         target.copy_(tiled)
     return wide.eval().requires_grad_(False)
 
 
-def _axes(small: Any, wide: Any, name: str, weight: Tensor) -> tuple[Axis, Axis | None]:
+def _layout(small: Any, wide: Any, name: str, weight: Tensor) -> tuple[Axis, Axis | None]:
     """The layout of one parameter: its outgoing and, for weights of layers, its incoming axis."""
     module, leaf = name.rsplit(".", 2)[-2], name.rsplit(".", 1)[-1]
-    out: Axis = tiling.copies(weight.shape[0], CHANNEL_COPIES)
-    into = tiling.copies(weight.shape[1], CHANNEL_COPIES) if weight.ndim > 1 else None
+    out: Axis = axes.copies(weight.shape[0], CHANNEL_COPIES)
+    into = axes.copies(weight.shape[1], CHANNEL_COPIES) if weight.ndim > 1 else None
     if module in ("quant_conv", "post_quant_conv"):
-        return tiling.once(weight.shape[0]), None if into is None else tiling.once(weight.shape[1])
+        return axes.once(weight.shape[0]), None if into is None else axes.once(weight.shape[1])
     if module == "conv_out":
-        out = tiling.once(weight.shape[0])
+        out = axes.once(weight.shape[0])
     if module in ("to_q", "to_k", "to_v"):
         out = _head_axis(small, wide, name, weight.shape[0], queries=module == "to_q")
     if name.endswith(f"ff.net.0.proj.{leaf}"):  # GEGLU: values and gates, each copied
         half = weight.shape[0] // 2
-        out = tiling.joined(*[tiling.copies(half, CHANNEL_COPIES)] * 2, offsets=(0, half))
+        out = axes.joined(*[axes.copies(half, CHANNEL_COPIES)] * 2, offsets=(0, half))
     skip = _UP_INPUT.match(name) if isinstance(small, UNet2DConditionModel) else None
-    if skip is not None and leaf == "weight" or skip is not None and module == "norm1":
+    if skip is not None and (leaf == "weight" or module == "norm1"):
         joint = _skip_axis(small, int(skip[1]), int(skip[2]), weight.shape[min(weight.ndim - 1, 1)])
         out, into = (joint, None) if into is None else (out, joint)
     if into is not None:
@@ -187,16 +187,16 @@ def _reading_axis(small: Any, wide: Any, name: str, weight: Tensor, usual: Axis)
     """The incoming axis of a layer that reads something else than the copies of the state."""
     size = weight.shape[1]
     if ".conv_in." in f".{name}":
-        return tiling.once(size)
+        return axes.once(size)
     if name.endswith("to_out.0.weight"):
         return _head_axis(small, wide, name, size, queries=False)
     if re.search(r"attn2\.to_[kv]\.", name):
-        texts = [tiling.averaged(WIDTH, COPIES[key]) for key in _context_keys(small)]
-        return tiling.joined(*texts, offsets=(0, WIDTH)[: len(texts)])
+        texts = [axes.averaged(WIDTH, COPIES[key]) for key in _context_keys(small)]
+        return axes.joined(*texts, offsets=(0, WIDTH)[: len(texts)])
     if name == "time_embedding.linear_1.weight":
-        return tiling.frequencies(size, CHANNEL_COPIES)
+        return axes.frequencies(size, CHANNEL_COPIES)
     if name == "add_embedding.linear_1.weight":
-        return tiling.joined(tiling.averaged(WIDTH, COPIES["clip_g"]), tiling.once(size - WIDTH), offsets=(0, WIDTH))
+        return axes.joined(axes.averaged(WIDTH, COPIES["clip_g"]), axes.once(size - WIDTH), offsets=(0, WIDTH))
     return usual
 
 
@@ -204,8 +204,8 @@ def _head_axis(small: Any, wide: Any, name: str, size: int, *, queries: bool) ->
     """Attention's inner axis. The copies of a state attend alike, so every head is needed once only."""
     attention = re.split(r"\.to_(?:q|k|v|out)\.", name)[0]
     shape = size, small.get_submodule(attention).heads, size * CHANNEL_COPIES, wide.get_submodule(attention).heads
-    axis = tiling.heads(*shape)
-    return axis.scaled(tiling.head_scale(*shape)) if queries else axis
+    axis = axes.heads(*shape)
+    return axis.scaled(axes.head_scale(*shape)) if queries else axis
 
 
 def _skip_axis(unet: Any, block: int, resnet: int, size: int) -> Axis:
@@ -219,4 +219,4 @@ def _skip_axis(unet: Any, block: int, resnet: int, size: int) -> Axis:
     if state % (size // unet.config.norm_num_groups):
         raise ValueError(f"A group of {size // unet.config.norm_num_groups} channels spans state and skip connection.")
     parts = (state, size - state)
-    return tiling.joined(*(tiling.copies(part, CHANNEL_COPIES) for part in parts), offsets=(0, state))
+    return axes.joined(*(axes.copies(part, CHANNEL_COPIES) for part in parts), offsets=(0, state))

@@ -30,6 +30,7 @@ class Axis:
     share: Tensor
 
     def scaled(self, factor: float) -> Axis:
+        """The same axis with its weights multiplied."""
         return replace(self, share=self.share * factor)
 
 

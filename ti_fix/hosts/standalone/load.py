@@ -12,7 +12,7 @@ import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
-from ti_fix.embedding import SD15, SDXL, Family
+from ti_fix.embedding import FAMILIES, SD15, SDXL, Family
 from ti_fix.errors import TiFixError
 
 
@@ -25,6 +25,17 @@ class Parts:
     vae: Any
     text_encoders: Mapping[str, Any]
     scheduler_config: Mapping[str, Any]
+
+
+def parts_of_small(model: Any) -> Parts:
+    """The modules of a small model (`ti_fix.small.load`), or of its expanded form."""
+    return Parts(
+        family=FAMILIES[model.family],
+        unet=model.unet,
+        vae=model.vae,
+        text_encoders=model.text_encoders,
+        scheduler_config=model.scheduler,
+    )
 
 
 def load_folder(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Parts:
