@@ -82,14 +82,34 @@ class Depth:
     transformers: tuple[bool, ...] = ()
 
 
+def depth_of_unet(weights: Iterable[str]) -> Depth:
+    """Read off the names that a UNet's weights have in a checkpoint, without `UNET_PREFIX`."""
+    names = set(weights)
+    blocks = count(names, "input_blocks.{}.")
+    downs = [n for n in range(blocks) if f"input_blocks.{n}.0.op.weight" in names]
+    layers = (downs[0] if downs else blocks) - 1
+    firsts = range(1, blocks, layers + 1)
+    return Depth(
+        levels=len(downs) + 1,
+        layers=layers,
+        transformers=tuple(f"input_blocks.{n}.1.norm.weight" in names for n in firsts),
+    )
+
+
+def depth_of_vae(weights: Iterable[str]) -> Depth:
+    """Read off the names that a VAE's weights have in a checkpoint, without `VAE_PREFIX`."""
+    names = set(weights)
+    return Depth(levels=count(names, "decoder.up.{}."), layers=count(names, "decoder.up.0.block.{}.") - 1)
+
+
 def unet_to_checkpoint(weights: Mapping[str, Tensor], depth: Depth) -> Weights:
     """Weights of diffusers' ``UNet2DConditionModel`` under their checkpoint names, without `UNET_PREFIX`."""
     return _renamed(weights, dict(_unet_pairs(depth)))
 
 
 def unet_from_checkpoint(weights: Mapping[str, Tensor], depth: Depth) -> Weights:
-    """The way back."""
-    return _renamed(weights, {theirs: ours for ours, theirs in _unet_pairs(depth)})
+    """The way back; what a UNet does not have is left out."""
+    return _renamed(weights, {theirs: ours for ours, theirs in _unet_pairs(depth)}, leave_out=True)
 
 
 def vae_to_checkpoint(weights: Mapping[str, Tensor], depth: Depth) -> Weights:
@@ -101,8 +121,7 @@ def vae_to_checkpoint(weights: Mapping[str, Tensor], depth: Depth) -> Weights:
 def vae_from_checkpoint(weights: Mapping[str, Tensor], depth: Depth) -> Weights:
     """The way back; what the checkpoint keeps for training the VAE is left out."""
     kept = {k: v[:, :, 0, 0] if _is_vae_attention(k) and v.ndim == 4 else v for k, v in weights.items()}
-    kept = {k: v for k, v in kept.items() if not k.startswith("loss.") and "model_ema" not in k}
-    return _renamed(kept, {theirs: ours for ours, theirs in _vae_pairs(depth)})
+    return _renamed(kept, {theirs: ours for ours, theirs in _vae_pairs(depth)}, leave_out=True)
 
 
 def _is_vae_attention(key: str) -> bool:
@@ -159,16 +178,18 @@ def count(weights: Iterable[str], pattern: str) -> int:
     return next(n for n in itertools.count() if not any(k.startswith(pattern.format(n)) for k in names))
 
 
-def _renamed(weights: Mapping[str, Tensor], prefixes: Mapping[str, str]) -> Weights:
+def _renamed(weights: Mapping[str, Tensor], prefixes: Mapping[str, str], *, leave_out: bool = False) -> Weights:
     """Exchange the longest known module prefix of each key.
 
     Raises:
-        KeyError: a key that no prefix covers.
+        KeyError: a key that no prefix covers, unless such keys are to be left out.
     """
     result: Weights = {}
     for key, weight in weights.items():
         parts = key.split(".")
         known = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in prefixes), None)
+        if known is None and leave_out:
+            continue
         if known is None:
             raise KeyError(key)
         result[".".join([prefixes[".".join(parts[:known])], *parts[known:]])] = weight

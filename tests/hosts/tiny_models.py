@@ -82,6 +82,7 @@ def tiny_scheduler(prediction_type: str) -> dict[str, Any]:
         "beta_end": 0.012,
         "beta_schedule": "scaled_linear",
         "prediction_type": prediction_type,
+        "steps_offset": 1,
     }
 
 
@@ -156,7 +157,7 @@ def sdxl_pipeline(parts: Parts) -> Any:
         tokenizer=clip_tokenizer("clip_l"),
         tokenizer_2=clip_tokenizer("clip_g"),
         unet=parts.unet,
-        scheduler=EulerDiscreteScheduler(**parts.scheduler_config, timestep_spacing="linspace", steps_offset=1),
+        scheduler=EulerDiscreteScheduler(**parts.scheduler_config, timestep_spacing="linspace"),
         add_watermarker=False,
     )
 
@@ -168,7 +169,7 @@ def sd15_pipeline(parts: Parts) -> Any:
         text_encoder=parts.text_encoders["clip_l"],
         tokenizer=clip_tokenizer("clip_l"),
         unet=parts.unet,
-        scheduler=EulerDiscreteScheduler(**parts.scheduler_config, timestep_spacing="linspace", steps_offset=1),
+        scheduler=EulerDiscreteScheduler(**parts.scheduler_config, timestep_spacing="linspace"),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,

@@ -70,9 +70,11 @@ def _from_folder(cls: Any, folder: Path, part: str, dtype: torch.dtype) -> Any:
     if not files:
         raise TiFixError(f"{folder / part} holds no .safetensors file. Save the model again in that format.")
     half = all(".fp16." in name for name in files)
+    # transformers calls the precision by its new name only
     named: dict[str, Any] = {"dtype" if cls.__module__.startswith("transformers") else "torch_dtype": dtype}
+    variant = "fp16" if half else None
     model = cls.from_pretrained(
-        folder, subfolder=part, local_files_only=True, use_safetensors=True, variant="fp16" if half else None, **named
+        folder, subfolder=part, local_files_only=True, use_safetensors=True, variant=variant, **named
     )
     return model.eval()
 
