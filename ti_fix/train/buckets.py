@@ -76,14 +76,14 @@ def bucket(original: tuple[int, int], resolution: int, *, square: bool = False) 
 
 
 def _buckets(resolution: int, step: int) -> list[tuple[int, int]]:
-    """For each width the tallest bucket within the area."""
+    """For each width the tallest bucket within the area, and for each height the widest."""
     area = resolution * resolution
     shortest = max(step, int(resolution / math.sqrt(WIDEST)) // step * step)
     found = []
     for width in range(shortest, area // shortest + 1, step):
         height = area // width // step * step
         if height >= shortest:
-            found.append((height, width))
+            found += [(height, width), (width, height)]
     return found
 
 

@@ -138,7 +138,8 @@ class _Run:
             if self._config.self_test:
                 check_gradient(self._engine, self._fixed[0], self._state.copy_of_vectors())
                 yield PrepareEvent(what="self-test", done=1, total=1)
-            yield from self._validate()
+            if self._config.validate_every:
+                yield from self._validate()
 
     def _check_prediction(self) -> Iterator[Event]:
         declared = self._engine.objective.prediction
