@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,10 @@ LINTERS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)
 SHOWN = ("Collecting ", "Downloading ", "Building ", "Installing collected packages")
 """How the lines of pip begin that are shown while it works."""
 
-NO_SPACE = "The disk is full: the packages take 2 GB (8 GB with CUDA). Make room and start again."
+ROOM = 100 * 2**20
+"""Bytes; with less left on the disk, that is why an installation has failed."""
+
+NO_SPACE = "The disk is full: the packages take 2 GB (7 GB with CUDA). Make room and start again."
 NO_NETWORK = "No network: the first start fetches the packages with pip, later ones need none. Connect and start again."
 NOT_WRITABLE = f"Cannot write to {ROOT}: move the project to a folder of your own and start again."
 UNUSABLE = f"{VENV} is incomplete or made with a Python that is too old: delete that folder and start again."
@@ -57,16 +61,15 @@ class CannotStart(Exception):
 
 def main(argv: list[str]) -> int:
     """Carry out a command line; the result is its exit code."""
-    commands = {"demo": demo, "test": test}
     if not argv or argv[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if argv else 2
-    if argv[0] not in commands:
-        print(f"run.py has no command {argv[0]!r}; it has: {', '.join(commands)}.", file=sys.stderr)
+    if argv[0] not in COMMANDS:
+        print(f"run.py has no command {argv[0]!r}; it has: {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
     try:
         prepare()
-        return commands[argv[0]](argv[1:])
+        return COMMANDS[argv[0]](argv[1:])
     except CannotStart as reason:
         print(f"\n{reason}", file=sys.stderr)
         return 1
@@ -155,6 +158,8 @@ def explain(output: str) -> str:
     for sign, meaning in REASONS.items():
         if sign in output:
             return meaning
+    if shutil.disk_usage(ROOT).free < ROOM:  # venv keeps to itself why pip could not be put in
+        return NO_SPACE
     last = "\n".join(output.splitlines()[-15:])
     return f"{last}\n\nThe installation failed, with the lines above. Put that right and start again."
 
@@ -168,7 +173,7 @@ def _watch(command: list[str]) -> None:
         for line in process.stdout or ():
             lines.append(line)
             if line.startswith(SHOWN):
-                print(f"  {line.rstrip()[:110]}", flush=True)
+                print(f"  {line.rstrip().partition(' (from')[0][:80]}", flush=True)
     if process.returncode:
         raise CannotStart(explain("".join(lines)))
 
@@ -185,6 +190,8 @@ def _read(path: Path) -> str:
     except OSError:
         return ""
 
+
+COMMANDS = {"demo": demo, "test": test}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

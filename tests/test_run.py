@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -160,12 +161,17 @@ def test_failures_become_one_sentence(output, begin):
     assert "\n" not in sentence
 
 
+def test_a_silent_failure_on_a_full_disk_is_explained(monkeypatch):
+    monkeypatch.setattr(run.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
+    assert run.explain("Error: Command ensurepip returned non-zero exit status 1.").startswith("The disk is full")
+
+
 def test_an_unknown_failure_shows_what_was_printed():
     assert run.explain("first\nERROR: the wheel is bent").startswith("first\nERROR: the wheel is bent\n")
 
 
 def test_a_failing_installer_is_explained(capsys):
-    program = "print('Collecting x'); print('noise'); raise SystemExit('[Errno 28] No space left on device')"
+    program = "print('Collecting x (from y)'); print('noise'); raise SystemExit('[Errno 28] No space left on device')"
     with pytest.raises(run.CannotStart, match="disk is full"):
         run._watch([sys.executable, "-c", program])
     assert capsys.readouterr().out == "  Collecting x\n"

@@ -44,7 +44,7 @@ for path in sys.argv[2:]:
 
 
 def _packed(size: int, start: bytes = b"") -> bytes:
-    packer = zlib.compressobj(9)
+    packer = zlib.compressobj(1)
     filling = (packer.compress(b" " * 2**20) for _ in range(size >> 20))
     return b"".join([packer.compress(start), *filling, packer.flush()])
 

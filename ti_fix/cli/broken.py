@@ -29,7 +29,7 @@ def make_broken_folder(folder: Path) -> dict[str, str]:
         "uneven-halves.safetensors": ("overwrites words", {"clip_l": left, "clip_g": right[:2]}),
         "one-row-flat.safetensors": (CRASH, {"clip_l": left[0], "clip_g": right[0]}),
         "side-by-side.safetensors": (CRASH, {"emb_params": torch.cat([left, right], dim=1)}),
-        "sideways.safetensors": (SKIPPED, {"clip_l": left.T.contiguous(), "clip_g": right.T.contiguous()}),
+        "sideways-lying.safetensors": (SKIPPED, {"clip_l": left.T.contiguous(), "clip_g": right.T.contiguous()}),
         "hosted-trainer.pti": ("not opened", {"text_encoders_0": left, "text_encoders_1": right}),
         "from-sd15.safetensors": (SKIPPED, {"emb_params": left}),
         "learned_embeds.safetensors": (SKIPPED, {"<my-toy>": left[:1]}),
@@ -39,7 +39,8 @@ def make_broken_folder(folder: Path) -> dict[str, str]:
         "a-lora.safetensors": (ERROR, {"lora_unet_mid.lora_down.weight": left, "bundle_emb.hero.clip_l": left}),
     }
     for name, (_, content) in tensors.items():
-        safetensors.torch.save_file({k: v.contiguous() for k, v in content.items()}, folder / name)
+        halves = {key: block.clone(memory_format=torch.contiguous_format) for key, block in content.items()}
+        safetensors.torch.save_file(halves, folder / name)
     return {name: today for name, (today, _) in tensors.items()} | _other_files(folder, left, right)
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from ti_fix.cli.broken import make_broken_folder
 from ti_fix.cli.inspect import show, summary
-from ti_fix.cli.repair import write_clean
-from ti_fix.repair import Judged, scan
+from ti_fix.repair import Judged, scan, write_clean
 
 
 def register(commands: Any) -> None:
@@ -53,7 +52,7 @@ def _rows(judged: list[Judged], today: dict[str, str]) -> list[tuple[str, str, s
 
 def _said(each: Judged) -> str:
     if each.result.applied:
-        return "; ".join(each.result.applied)
+        return " ".join(each.result.applied)
     worst = [f.message for s in ("error", "warning", "note") for f in each.result.findings if f.severity == s]
     return worst[0].removeprefix(f"{each.parsed.paths[0].name}: ") if worst else ""
 

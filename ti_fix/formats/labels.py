@@ -41,8 +41,6 @@ EXTRAS = re.compile(
 )
 """Keys of what trainers store beside the vectors."""
 
-_NUMBERED = re.compile(r"^(?P<base>.*?)[_\-]?(?P<index>\d+)(?P<close>>?)$")
-
 
 def half(name: str) -> str | None:
     """The encoder key that a label stands for, None where it is no label of a half."""
@@ -57,10 +55,14 @@ def output_half(name: str) -> str | None:
 
 def numbered(name: str) -> tuple[str, int]:
     """A key without its number, and the number: ``<cat>_2`` -> (``<cat>``, 2), ``<s1>`` -> (``<s>``, 1)."""
-    found = _NUMBERED.match(name)
-    if not found or not found["base"].strip("<"):
+    close = ">" if name.endswith(">") else ""
+    body = name.removesuffix(">")
+    stem = body.rstrip("0123456789")
+    digits = body[len(stem) :]
+    base = stem[:-1] if stem.endswith(("_", "-")) else stem
+    if not digits or not base.strip("<"):
         return name, 0
-    return found["base"] + found["close"], int(found["index"][:9])
+    return base + close, int(digits[:9])
 
 
 def placeholder(name: str) -> str:

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import unicodedata
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -55,8 +56,31 @@ def to_bytes(
         raise WrongUse(
             f"{embedding.name!r} has vectors for {_listed(embedding)}, not those{whose}; repair or convert it."
         )
-    tensors = {_key(key, family): _stored(block, dtype, key) for key, block in embedding.vectors.items()}
-    packed = save(tensors)
+    tensors = {_key(key, family): block for key, block in embedding.vectors.items()}
+    return pack(tensors, embedding, family, dtype=dtype, keep_private=keep_private)
+
+
+def pack(
+    tensors: Mapping[str, torch.Tensor],
+    embedding: Embedding,
+    family: Family,
+    *,
+    dtype: torch.dtype = torch.float32,
+    keep_private: bool = False,
+) -> bytes:
+    """A safetensors file of these tensors with the header of `embedding`.
+
+    Args:
+        tensors: key in the file -> float tensor.
+        embedding: whose name and metadata go into the header.
+        family: as for `to_bytes`.
+        dtype: as for `to_bytes`.
+        keep_private: as for `to_bytes`.
+
+    Raises:
+        WrongUse: values that float16 cannot hold, or another type than those of `DTYPES`.
+    """
+    packed = save({key: _stored(block, dtype, key) for key, block in tensors.items()})
     start = 8 + int.from_bytes(packed[:8], "little")
     digest = hashlib.sha256(packed[start:]).hexdigest()
     header = json.loads(packed[8:start])

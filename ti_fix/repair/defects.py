@@ -71,7 +71,7 @@ def _find_empty_half(specimen: Specimen) -> Iterable[Finding]:
                 severity="note",
                 message=f"{key} has no rows: left it out.",
                 encoder=key,
-                repaired=f"left out the empty {key}",
+                repaired=f"Left out the empty {key}.",
             )
 
 
@@ -90,7 +90,7 @@ def _find_uneven(specimen: Specimen) -> Iterable[Finding]:
         severity="note",
         message=f"The halves have different numbers of vectors ({listed}): the shorter is filled up to {most} by "
         "repeating its last vector.",
-        repaired=f"filled the shorter half up to {most} rows with its last vector",
+        repaired=f"Filled the shorter half up to {most} rows by repeating its last vector.",
     )
 
 

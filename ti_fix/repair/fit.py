@@ -39,7 +39,7 @@ def _find_foreign(specimen: Specimen) -> Iterable[Finding]:
             message=f"It is made for {made_for}; {target.family.title} has no {ENCODERS[key].title}, so {key} is left "
             "out and the rest is used.",
             encoder=key,
-            repaired=f"left out {key}, which {target.family.title} has no encoder for",
+            repaired=f"Left out {key}, for which {target.family.title} has no encoder.",
         )
 
 
@@ -147,7 +147,7 @@ def fill_missing_half(embedding: Embedding, family: Family, vocabulary: Vocabula
         severity="warning",
         message=message,
         encoder=key,
-        repaired=f"filled {key} from the vocabulary",
+        repaired=f"Filled {key} from the vocabulary.",
     )
     order = sorted((known, key), key=list(ENCODERS).index)
     whole = {**embedding.vectors, key: rows}
