@@ -18,8 +18,8 @@ from tests.hosts.tiny_models import clip_tokenizer, sd15_pipeline, sdxl_pipeline
 from ti_fix.embedding import SD15, SDXL, Embedding, Family
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel
-from ti_fix.hosts.standalone_load import load_folder
-from ti_fix.hosts.standalone_sample import noise_schedule
+from ti_fix.hosts.standalone.load import load_folder
+from ti_fix.hosts.standalone.sample import noise_schedule
 from ti_fix.protocols import ImageRequest, Sizes
 from ti_fix.small.tokenizer_files import write_tokenizer
 from ti_fix.tokenizer import encode
@@ -218,7 +218,7 @@ def test_many_pictures_are_the_single_ones_in_order() -> None:
         dataclasses.replace(small, width=128),
         dataclasses.replace(small, prompt="a red boat", seed=3),
     ]
-    for together, request in zip(host.generate_many(asked), asked):
+    for together, request in zip(host.generate_many(asked), asked, strict=True):
         assert_pictures_equal(together, host.generate(request))
 
 
@@ -268,7 +268,7 @@ def test_half_precision_folders_are_found(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_model_says_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(TiFixError, match="model_index.json"):
+    with pytest.raises(TiFixError, match=r"model_index\.json"):
         load_folder(tmp_path)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ti_fix.errors import WrongUse
-from ti_fix.hosts.standalone_prompt import Chunk, Span, Splice, parse_emphasis, split_prompt
+from ti_fix.hosts.standalone.prompt import Chunk, Span, Splice, parse_emphasis, split_prompt
 from ti_fix.tokenizer import encode
 
 BOS, EOS, COMMA = 49406, 49407, 267

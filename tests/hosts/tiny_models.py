@@ -17,20 +17,26 @@ from diffusers import (
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from ti_fix.embedding import SD15, SDXL, VOCABULARY_SIZE
-from ti_fix.hosts.standalone_load import Parts
+from ti_fix.hosts.standalone.load import Parts
 from ti_fix.tokenizer import BPE_FILE
 
 WIDTH = 64
-_VAE = {
-    "in_channels": 3,
-    "out_channels": 3,
-    "block_out_channels": (32, 32, 64, 64),
+_VAE: dict[str, Any] = {
+    "block_out_channels": (32, 32, 32, 32),
     "down_block_types": ("DownEncoderBlock2D",) * 4,
     "up_block_types": ("UpDecoderBlock2D",) * 4,
-    "layers_per_block": 1,
+    "layers_per_block": 0,
     "latent_channels": 4,
+    "norm_num_groups": 8,
+    "force_upcast": False,
 }
-_UNET = {"sample_size": 8, "in_channels": 4, "out_channels": 4, "layers_per_block": 1}
+_UNET: dict[str, Any] = {
+    "sample_size": 8,
+    "in_channels": 4,
+    "out_channels": 4,
+    "layers_per_block": 1,
+    "norm_num_groups": 8,
+}
 
 
 def tiny_text(layers: int, act: str, *, projection: bool, pad: int, seed: int) -> Any:
@@ -76,6 +82,7 @@ def tiny_scheduler(prediction_type: str) -> dict[str, Any]:
         "beta_end": 0.012,
         "beta_schedule": "scaled_linear",
         "prediction_type": prediction_type,
+        "steps_offset": 1,
     }
 
 
@@ -84,11 +91,11 @@ def tiny_sdxl(prediction_type: str = "epsilon") -> Parts:
     """SDXL's layout: three levels, attention on the lower two and in the middle, pooled text and sizes."""
     unet = UNet2DConditionModel(
         **_UNET,
-        block_out_channels=(32, 64, 64),
+        block_out_channels=(64, 64, 64),
         down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
         up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
         transformer_layers_per_block=(1, 1, 2),
-        attention_head_dim=(1, 1, 1),
+        attention_head_dim=(2, 2, 2),
         use_linear_projection=True,
         cross_attention_dim=2 * WIDTH,
         addition_embed_type="text_time",
@@ -112,10 +119,10 @@ def tiny_sd15() -> Parts:
     """SD1.5's layout: four levels, attention on the upper three, convolutions around the transformers."""
     unet = UNet2DConditionModel(
         **_UNET,
-        block_out_channels=(32, 64, 64, 64),
+        block_out_channels=(64, 64, 64, 64),
         down_block_types=("CrossAttnDownBlock2D",) * 3 + ("DownBlock2D",),
         up_block_types=("UpBlock2D",) + ("CrossAttnUpBlock2D",) * 3,
-        attention_head_dim=8,
+        attention_head_dim=2,
         cross_attention_dim=WIDTH,
     )
     return Parts(
@@ -150,7 +157,7 @@ def sdxl_pipeline(parts: Parts) -> Any:
         tokenizer=clip_tokenizer("clip_l"),
         tokenizer_2=clip_tokenizer("clip_g"),
         unet=parts.unet,
-        scheduler=EulerDiscreteScheduler(**parts.scheduler_config, timestep_spacing="linspace", steps_offset=1),
+        scheduler=EulerDiscreteScheduler(**parts.scheduler_config, timestep_spacing="linspace"),
         add_watermarker=False,
     )
 
@@ -162,7 +169,7 @@ def sd15_pipeline(parts: Parts) -> Any:
         text_encoder=parts.text_encoders["clip_l"],
         tokenizer=clip_tokenizer("clip_l"),
         unet=parts.unet,
-        scheduler=EulerDiscreteScheduler(**parts.scheduler_config, timestep_spacing="linspace", steps_offset=1),
+        scheduler=EulerDiscreteScheduler(**parts.scheduler_config, timestep_spacing="linspace"),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,

@@ -18,6 +18,7 @@ def write_tokenizer(tokenizer: Any, folder: Path) -> list[Path]:
 
     Args:
         tokenizer: transformers' ``CLIPTokenizer``; its padding token is kept.
+        folder: where; made if it is not there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with gzip.open(BPE_FILE, "rt", encoding="utf-8") as lines:

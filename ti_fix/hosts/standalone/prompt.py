@@ -78,50 +78,58 @@ def parse_emphasis(prompt: str) -> list[Span]:
     ``(a)`` is 1.1, ``[a]`` is 1 / 1.1, ``(a:1.3)`` is 1.3, brackets multiply, open ones close at the end of the
     prompt; ``\(`` is a plain bracket.
     """
-    texts: list[str | None] = []
-    weights: list[float] = []
-    round_open: list[int] = []
-    square_open: list[int] = []
-
-    def add(text: str, *, literal: bool = False) -> None:
-        for i, part in enumerate([text] if literal else _BREAK.split(text)):
-            if i:
-                texts.append(None)
-            if part:
-                texts.append(part)
-            weights.extend([1.0] * (len(texts) - len(weights)))
-
-    def close(opened: int, factor: float) -> None:
-        weights[opened:] = [w * factor for w in weights[opened:]]
-
+    texts = _Weighted()
     position = 0
     for match in _SYNTAX.finditer(prompt):
-        add(prompt[position : match.start()])
-        position, sign, number = match.end(), match.group(), match.group(1)
-        if sign.startswith("\\"):
-            add(sign[1:], literal=True)
-        elif sign == "(":
-            round_open.append(len(texts))
+        texts.add(prompt[position : match.start()])
+        texts.take(match.group(), match.group(1))
+        position = match.end()
+    texts.add(prompt[position:])
+    return _merge(texts.texts, texts.finished())
+
+
+@dataclass(slots=True)
+class _Weighted:
+    """Pieces of a prompt with their weights so far, and where the brackets that are still open began."""
+
+    texts: list[str | None] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    round_open: list[int] = field(default_factory=list)
+    square_open: list[int] = field(default_factory=list)
+
+    def add(self, text: str) -> None:
+        for i, part in enumerate(_BREAK.split(text)):
+            self.texts += ([None] if i else []) + ([part] if part else [])
+        self.weights += [1.0] * (len(self.texts) - len(self.weights))
+
+    def take(self, sign: str, number: str | None) -> None:
+        """A bracket, a closing weight, or a backslash with what it protects."""
+        if sign == "(":
+            self.round_open.append(len(self.texts))
         elif sign == "[":
-            square_open.append(len(texts))
-        elif sign.endswith(")") and round_open:
-            close(round_open.pop(), BRACKET_WEIGHT if number is None else float(number))
-        elif sign == "]" and square_open:
-            close(square_open.pop(), 1 / BRACKET_WEIGHT)
+            self.square_open.append(len(self.texts))
+        elif sign[0] in ":)" and self.round_open:
+            self._close(self.round_open.pop(), BRACKET_WEIGHT if number is None else float(number))
+        elif sign == "]" and self.square_open:
+            self._close(self.square_open.pop(), 1 / BRACKET_WEIGHT)
         else:
-            add(sign)
-    add(prompt[position:])
-    for opened in round_open:
-        close(opened, BRACKET_WEIGHT)
-    for opened in square_open:
-        close(opened, 1 / BRACKET_WEIGHT)
-    return _merge(texts, weights)
+            self.add(sign.removeprefix("\\"))
+
+    def finished(self) -> list[float]:
+        for opened in self.round_open:
+            self._close(opened, BRACKET_WEIGHT)
+        for opened in self.square_open:
+            self._close(opened, 1 / BRACKET_WEIGHT)
+        return self.weights
+
+    def _close(self, opened: int, factor: float) -> None:
+        self.weights[opened:] = [w * factor for w in self.weights[opened:]]
 
 
 def _merge(texts: Sequence[str | None], weights: Sequence[float]) -> list[Span]:
     """Join neighbours of equal weight: tokens must not be cut where the weight does not change."""
     spans: list[Span] = []
-    for text, weight in zip(texts, weights):
+    for text, weight in zip(texts, weights, strict=True):
         last = spans[-1] if spans else None
         if text is None:
             spans.append(Span(None))
@@ -136,6 +144,7 @@ def split_prompt(prompt: str, rows: Mapping[str, int], encode: Callable[[str], l
     """The chunks of a prompt, at least one.
 
     Args:
+        prompt: the text as the user typed it.
         rows: trigger -> positions that its vectors take.
         encode: text -> token ids without start and end.
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ti_fix.embedding import EncoderSpec
 from ti_fix.errors import WrongUse
-from ti_fix.hosts.standalone_prompt import EMPTY_CHUNK, Chunk
+from ti_fix.hosts.standalone.prompt import EMPTY_CHUNK, Chunk
 
 Vectors = Mapping[str, Mapping[str, Tensor]]
 """Trigger -> encoder key -> (rows, width)."""
@@ -45,6 +45,7 @@ class TextEncoder:
 
         Args:
             batch: the chunks of each prompt.
+            vectors: what the splices in them stand for.
 
         Returns:
             context (batch, 77 * most chunks, width), short prompts filled up with empty chunks; pooled state
@@ -124,6 +125,7 @@ def _emphasised(hidden: Tensor, chunks: Sequence[Chunk]) -> Tensor:
 
     Args:
         hidden: (chunks, 77, width).
+        chunks: where the weights stand.
     """
     if all(weight == 1.0 for chunk in chunks for weight in chunk.weights):
         return hidden

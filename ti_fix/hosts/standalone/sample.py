@@ -20,7 +20,7 @@ _TAKEN = (*_BETAS, "prediction_type", "rescale_betas_zero_snr")
 
 def noise_schedule(config: Mapping[str, Any]) -> NoiseSchedule:
     """The process a model was trained on, from its ``scheduler_config.json``; Stable Diffusion's betas by default."""
-    trained: Any = DDPMScheduler(**_settings(config))  # type: ignore[no-untyped-call]
+    trained: Any = DDPMScheduler(**_settings(config))
     return NoiseSchedule(alphas_cumprod=trained.alphas_cumprod, prediction_type=trained.config.prediction_type)
 
 
@@ -59,7 +59,7 @@ def sample(
     Guidance: Ho & Salimans 2022 (arXiv 2207.12598).
     """
     settings = _settings(scheduler_config)
-    scheduler: Any = EulerDiscreteScheduler(**settings, timestep_spacing="linspace")  # type: ignore[no-untyped-call]
+    scheduler: Any = EulerDiscreteScheduler(**settings, timestep_spacing="linspace")
     scheduler.set_timesteps(steps)
     latents: Tensor = noise * scheduler.init_noise_sigma
     for timestep in scheduler.timesteps:

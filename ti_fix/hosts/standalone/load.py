@@ -12,7 +12,7 @@ import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
-from ti_fix.embedding import SD15, SDXL, Family
+from ti_fix.embedding import FAMILIES, SD15, SDXL, Family
 from ti_fix.errors import TiFixError
 
 
@@ -25,6 +25,17 @@ class Parts:
     vae: Any
     text_encoders: Mapping[str, Any]
     scheduler_config: Mapping[str, Any]
+
+
+def parts_of_small(model: Any) -> Parts:
+    """The modules of a small model (`ti_fix.small.load`), or of its expanded form."""
+    return Parts(
+        family=FAMILIES[model.family],
+        unet=model.unet,
+        vae=model.vae,
+        text_encoders=model.text_encoders,
+        scheduler_config=model.scheduler,
+    )
 
 
 def load_folder(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Parts:
@@ -59,9 +70,11 @@ def _from_folder(cls: Any, folder: Path, part: str, dtype: torch.dtype) -> Any:
     if not files:
         raise TiFixError(f"{folder / part} holds no .safetensors file. Save the model again in that format.")
     half = all(".fp16." in name for name in files)
+    # transformers calls the precision by its new name only
     named: dict[str, Any] = {"dtype" if cls.__module__.startswith("transformers") else "torch_dtype": dtype}
+    variant = "fp16" if half else None
     model = cls.from_pretrained(
-        folder, subfolder=part, local_files_only=True, use_safetensors=True, variant="fp16" if half else None, **named
+        folder, subfolder=part, local_files_only=True, use_safetensors=True, variant=variant, **named
     )
     return model.eval()
 
