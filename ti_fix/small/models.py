@@ -73,9 +73,10 @@ def load(name: str) -> SmallModel:
         raise KeyError(f"no small model {name!r}; there are {', '.join(NAMES)}")
     tensors, about = read_pack(name)
     family = about["family"]
-    base = read_pack(about["base"])[0] if about.get("base") else {}
+    base, base_about = read_pack(about["base"]) if about["base"] else ({}, about)
     unet = UNet2DConditionModel(**about["unet"])
-    unet.load_state_dict(part(base, "unet") | part(tensors, "unet"))
+    shared = part(base, "unet") if base_about["family"] == family else {}
+    unet.load_state_dict(shared | part(tensors, "unet"))
     keys = ("clip_l",) if family == "sd15" else ("clip_l", "clip_g")
     encoders = {k: _text_encoder(k, part(base, k) | part(tensors, k), tensors) for k in keys}
     for module in (unet, *encoders.values()):

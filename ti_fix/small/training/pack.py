@@ -10,7 +10,7 @@ from torch import Tensor
 from ti_fix.small.clip import CONFIG as CLIP_CONFIG
 from ti_fix.small.packs import FOLDER, write_pack
 from ti_fix.small.training.checkpoint import load_checkpoint
-from ti_fix.small.training.diffusion import RECIPES, UNET, Model, load_average
+from ti_fix.small.training.diffusion import RECIPES, UNET, Model, Recipe, load_average
 from ti_fix.small.training.encoders import TOWER_OF, finished_tower
 from ti_fix.small.training.towers import KINDS
 from ti_fix.small.training.vae import CONFIG as VAE_CONFIG
@@ -40,18 +40,20 @@ def pack_model(name: str, work: Path, folder: Path) -> None:
         "family": recipe.family, "prediction": recipe.prediction, "zero_terminal": recipe.zero_terminal,
         "unet": UNET[recipe.family], "base": recipe.base, "steps": state["step"], "cpu_seconds": round(state["spent"])}
     if recipe.base:
-        weights = _without_shared(weights, recipe.base, work)
+        weights = _without_shared(weights, recipe, work)
     write_pack(name, weights, about, folder)
 
 
-def _without_shared(weights: dict[str, Tensor], base: str, work: Path) -> dict[str, Tensor]:
-    """Only the tensors whose fp16 form differs from the base model's."""
+def _without_shared(weights: dict[str, Tensor], recipe: Recipe, work: Path) -> dict[str, Tensor]:
+    """Only the tensors whose fp16 form differs from the base model's (a UNet of another family shares nothing)."""
+    base = str(recipe.base)
     state = load_checkpoint(work / f"model_{base}.ckpt")
     if state is None:
         raise FileNotFoundError(f"{base} has no checkpoint in {work}")
     model = Model(RECIPES[base].family, work)
     load_average(model, state)
-    shared: dict[str, Tensor] = {f"unet.{k}": v for k, v in model.unet.state_dict().items()}
+    same = RECIPES[base].family == recipe.family
+    shared: dict[str, Tensor] = {f"unet.{k}": v for k, v in model.unet.state_dict().items()} if same else {}
     for key, encoder in model.encoders.items():
         shared |= {f"{key}.{k}": v for k, v in encoder.body().items()}
     return {k: v for k, v in weights.items()
