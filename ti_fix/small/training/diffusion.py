@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ti_fix.small import captions
 from ti_fix.small.captions import Described
 from ti_fix.small.concepts import concepts
+from ti_fix.small.schedule import alphas_cumprod
 from ti_fix.small.training.checkpoint import Pacer, load_checkpoint, save_checkpoint
 from ti_fix.small.training.encoders import TextEncoder, finished_tower, token_ids
 from ti_fix.small.training.pool import ScenePool, guide_latents
@@ -64,15 +65,6 @@ RECIPES = {
                      seconds=1500, rate=6e-4, seed=4),
 }
 NAMED_SHARE = 0.5  # of the twin's pictures that show a held-out concept
-
-
-def alphas_cumprod(zero_terminal: bool) -> Tensor:
-    """Stable Diffusion's scaled-linear schedule, (1000,); rescaled to zero terminal SNR by Lin et al. 2023, alg. 1."""
-    betas = torch.linspace(0.00085**0.5, 0.012**0.5, 1000, dtype=torch.float64) ** 2
-    root = (1 - betas).cumprod(0).sqrt()
-    if zero_terminal:
-        root = (root - root[-1]) * root[0] / (root[0] - root[-1])
-    return (root**2).float()
 
 
 @torch.no_grad()

@@ -17,8 +17,9 @@ from torch import Tensor
 from ti_fix.small import captions, latents
 from ti_fix.small.judges import SceneJudge, obedience, read
 from ti_fix.small.sampling import denoised, noise_for, sample
+from ti_fix.small.schedule import alphas_cumprod
 from ti_fix.small.training.checkpoint import load_checkpoint
-from ti_fix.small.training.diffusion import RECIPES, Model, alphas_cumprod, load_average
+from ti_fix.small.training.diffusion import RECIPES, Model, load_average
 from ti_fix.small.training.judge import decoder_from
 from ti_fix.small.training.pool import guide_latents
 
