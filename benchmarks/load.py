@@ -17,10 +17,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import Figure, arguments, close, median_ratio, paired
-
 import safetensors.torch
 import torch
+from harness import Figure, arguments, close, median_ratio, paired
 
 from ti_fix.repair import scan
 
