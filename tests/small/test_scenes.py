@@ -19,7 +19,7 @@ def picture(thing: Thing, background: Paint = GRAY) -> np.ndarray:
 
 
 def thing(**values: object) -> Thing:
-    base: dict[str, object] = dict(shape="circle", paint=Paint(hue=0), cx=64.0, cy=64.0, radius=34.0)
+    base: dict[str, object] = {"shape": "circle", "paint": Paint(hue=0), "cx": 64.0, "cy": 64.0, "radius": 34.0}
     return Thing(**(base | values))  # type: ignore[arg-type]
 
 

@@ -15,6 +15,7 @@ class Painter:
     def __init__(self, model: SmallModel, guidance: float = 4.0, steps: int = 12) -> None:
         self.model, self.guidance, self.steps = model, guidance, steps
         self.alphas = alphas_cumprod(bool(model.scheduler.get("rescale_betas_zero_snr")))
+        self.prediction = str(model.scheduler["prediction_type"])
 
     def condition(self, texts: list[str]) -> tuple[Tensor, Tensor | None]:
         """Cross-attention states (n, 77, width) and, for SDXL, pooled vectors (n, 64)."""
@@ -38,23 +39,24 @@ class Painter:
     @torch.no_grad()
     def paint(self, texts: list[str], seed: int = 0, batch: int = 64) -> Tensor:
         """Pictures (n, 3, 128, 128) in -1..1; picture i starts from noise ``seed + i``."""
-        scale = float(self.model.vae.config.scaling_factor)
         pictures = []
         for i in range(0, len(texts), batch):
             lines = texts[i : i + batch]
-            states, pooled = self.condition(lines)
-            if pooled is None:
-                bare, bare_pool = self.condition([""])[0].expand_as(states), None
-            else:  # SDXL's unconditional is all zeros
-                bare, bare_pool = torch.zeros_like(states), torch.zeros_like(pooled)
-            both = torch.cat([bare, states])
-            pools = None if pooled is None or bare_pool is None else torch.cat([bare_pool, pooled])
-
-            def guided(x: Tensor, t: Tensor, both: Tensor = both, pools: Tensor | None = pools) -> Tensor:
-                free, told = self.predict(torch.cat([x, x]), torch.cat([t, t]), both, pools).chunk(2)
-                return free + self.guidance * (told - free)
-
-            noise = noise_for([seed + i + k for k in range(len(lines))])
-            z = sample(guided, noise, self.alphas, str(self.model.scheduler["prediction_type"]), self.steps)
-            pictures.append(self.model.vae.decode(z / scale).sample.clamp(-1, 1))
+            pictures.append(self.paint_conditions(*self.condition(lines), [seed + i + k for k in range(len(lines))]))
         return torch.cat(pictures)
+
+    @torch.no_grad()
+    def paint_conditions(self, states: Tensor, pooled: Tensor | None, seeds: list[int]) -> Tensor:
+        """Pictures for text conditions, guided against SDXL's zeros or SD1.5's empty caption; one seed each."""
+        if pooled is None:
+            both, pools = torch.cat([self.condition([""])[0].expand_as(states), states]), None
+        else:
+            both = torch.cat([torch.zeros_like(states), states])
+            pools = torch.cat([torch.zeros_like(pooled), pooled])
+
+        def guided(x: Tensor, t: Tensor) -> Tensor:
+            free, told = self.predict(torch.cat([x, x]), torch.cat([t, t]), both, pools).chunk(2)
+            return free + self.guidance * (told - free)
+
+        z = sample(guided, noise_for(seeds), self.alphas, self.prediction, self.steps)
+        return self.model.vae.decode(z / float(self.model.vae.config.scaling_factor)).sample.clamp(-1, 1)

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from ti_fix.small import captions, latents, scenes
 from ti_fix.small.concepts import Concept
-from ti_fix.small.models import TIME_IDS, SmallModel
-from ti_fix.small.sampling import noise_for, sample
-from ti_fix.small.schedule import alphas_cumprod
+from ti_fix.small.generate import Painter
+from ti_fix.small.models import SmallModel
 from ti_fix.small.vocabulary import BOS, EOS, PAD, VOCABULARY
 
 MARK = "taster"  # stands for the new word in captions; a one-token word that no caption uses
@@ -60,9 +59,7 @@ class Inverter:
         for key, encoder in model.text_encoders.items():
             self.tables[key] = TokenRowsWithJobs(encoder.get_input_embeddings().weight.detach())
             encoder.set_input_embeddings(self.tables[key])
-        prediction = model.scheduler["prediction_type"]
-        self.prediction: str = prediction
-        self.alphas = alphas_cumprod(bool(model.scheduler.get("rescale_betas_zero_snr")))
+        self.painter = Painter(model)
         (self.mark,) = self._tokens(MARK)
 
     def _tokens(self, text: str) -> list[int]:
@@ -92,11 +89,6 @@ class Inverter:
             states.append(out.hidden_states[-2])
             pooled = out.text_embeds if key == "clip_g" else pooled
         return torch.cat(states, -1), pooled
-
-    def predict(self, x: Tensor, t: Tensor, states: Tensor, pooled: Tensor) -> Tensor:
-        """UNet output."""
-        added = {"text_embeds": pooled, "time_ids": torch.tensor([TIME_IDS]).expand(len(x), 6).float()}
-        return self.model.unet(x, t, states, added_cond_kwargs=added).sample  # type: ignore[no-any-return]
 
     def start_vectors(self, jobs: list[Job], encoder: str) -> Tensor:
         """Initial vectors (jobs * vectors, width): the class word, or noise of its length."""
@@ -145,31 +137,21 @@ class Inverter:
             texts += [captions.plain_caption(described[i], draws[k]) for i in chosen]
             owner += [k] * per_step
         clean, times, eps = torch.cat(z), torch.cat(t), torch.cat(e)
-        a = self.alphas[times][:, None, None, None]
+        a = self.painter.alphas[times][:, None, None, None]
         x = a.sqrt() * clean + (1 - a).sqrt() * eps
-        out = self.predict(x, times, *self.condition(texts, owner, jobs[0].vectors))
-        wanted = eps if self.prediction == "epsilon" else a.sqrt() * eps - (1 - a).sqrt() * clean
+        out = self.painter.predict(x, times, *self.condition(texts, owner, jobs[0].vectors))
+        wanted = eps if self.painter.prediction == "epsilon" else a.sqrt() * eps - (1 - a).sqrt() * clean
         return ((out - wanted) ** 2).mean((1, 2, 3)).sum() / per_step
 
     @torch.no_grad()
     def generate(self, texts: list[str], jobs: list[int], vectors: dict[str, Tensor], per_job: int, seeds: list[int],
-                 guidance: float = 4.0, steps: int = 12) -> Tensor:
+                 ) -> Tensor:
         """Pictures (n, 3, 128, 128) in -1..1 for captions that may hold MARK."""
         for key, table in self.tables.items():
             table.new = vectors[key]
-        scale = float(self.model.vae.config.scaling_factor)
-        pictures = []
-        for i in range(0, len(texts), 64):
-            states, pooled = self.condition(texts[i : i + 64], jobs[i : i + 64], per_job)
-            both = torch.cat([torch.zeros_like(states), states]), torch.cat([torch.zeros_like(pooled), pooled])
-
-            def guided(x: Tensor, t: Tensor, both: tuple[Tensor, Tensor] = both) -> Tensor:
-                bare, full = self.predict(torch.cat([x, x]), torch.cat([t, t]), *both).chunk(2)
-                return bare + guidance * (full - bare)
-
-            z = sample(guided, noise_for(seeds[i : i + 64]), self.alphas, self.prediction, steps)
-            pictures.append(self.model.vae.decode(z / scale).sample.clamp(-1, 1))
-        return torch.cat(pictures)
+        parts = [slice(i, i + 64) for i in range(0, len(texts), 64)]
+        return torch.cat([self.painter.paint_conditions(*self.condition(texts[p], jobs[p], per_job), seeds[p])
+                          for p in parts])
 
 
 def _pictures(job: Job) -> tuple[Tensor, list[captions.Described]]:

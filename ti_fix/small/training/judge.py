@@ -18,7 +18,7 @@ from ti_fix.small.captions import Described
 from ti_fix.small.judges import HEADS, SceneJudge, judge_input, obedience, read, truth
 from ti_fix.small.training.checkpoint import load_checkpoint, save_checkpoint
 
-SECONDS = 200.0  # CPU
+SECONDS = 130.0  # CPU
 POOL = 6000
 BATCH = 64
 REDRAWN = 0.4  # share of pictures seen through the autoencoder

@@ -25,7 +25,7 @@ CONFIG: dict[str, Any] = {
     "block_out_channels": (32, 32, 32, 32), "down_block_types": ("DownEncoderBlock2D",) * 4,
     "up_block_types": ("UpDecoderBlock2D",) * 4, "layers_per_block": 0, "latent_channels": 4, "norm_num_groups": 8,
     "sample_size": 128, "scaling_factor": 1.0, "force_upcast": False}
-ENCODER_SECONDS, DECODER_SECONDS = 150.0, 540.0  # CPU
+ENCODER_SECONDS, DECODER_SECONDS = 150.0, 360.0  # CPU
 BATCH = 8
 POOL = 3000  # rendered pictures kept; a few are replaced every step
 LATENT_NOISE = 0.08  # the decoder must forgive what a diffusion model leaves
