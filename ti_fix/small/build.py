@@ -1,7 +1,7 @@
 """Train the small models from nothing: ``python -m ti_fix.small.build --work DIR``.
 
 One command, resumable: every stage is a process of its own that checkpoints into ``DIR``; finished stages are
-skipped, interrupted ones go on. At most two processes of one thread run at a time. ``--pack`` writes what is trained
+skipped, interrupted ones go on (SIGTERM lets them save first). At most two processes of one thread run at a time. ``--pack`` writes what is trained
 so far into the project (``ti_fix/small/packs``) without training. Needs, beside the project's own dependencies:
 transformers, diffusers, resvg-py; npm and apt-get for the pictures (sources and licences: docs/small-models.md).
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -48,9 +49,18 @@ def build(work: Path, only: list[str] | None = None) -> None:
     wanted = [s for s in STAGES if only is None or s in only]
     running: dict[str, subprocess.Popen[bytes]] = {}
     failed: set[str] = set()
+    stopping = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopping
+        stopping = True
+        for process in running.values():
+            process.terminate()  # a stage saves and leaves
+
+    signal.signal(signal.SIGTERM, stop)
     while True:
         done = {p.name for p in done_folder.iterdir()}
-        ready = [s for s in wanted if s not in done and s not in running and s not in failed
+        ready = [s for s in wanted if not stopping and s not in done and s not in running and s not in failed
                  and all(n in done for n in STAGES[s][1])]
         for stage in ready[: PROCESSES - len(running)]:
             running[stage] = start(stage, work)

@@ -65,6 +65,7 @@ RECIPES = {
                      seconds=1500, rate=6e-4, seed=4),
 }
 NAMED_SHARE = 0.5  # of the twin's pictures that show a held-out concept
+TWO_OBJECTS = ((0.25, 0.12), (1.0, 0.36))  # share of two-object scenes up to this progress: first things first
 
 
 @torch.no_grad()
@@ -212,6 +213,7 @@ class Trainer:
         progress = min(self.spent / self.seconds, 1.0)
         decay = 1.0 if progress < 0.6 else 0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * (progress - 0.6) / 0.4))
         rate = self.recipe.rate * min(1.0, (self.step + 1) / 100) * decay
+        self.pool.two = next(share for until, share in TWO_OBJECTS if progress <= until)
         for group, factor in zip(self.optimiser.param_groups, self.factors, strict=False):
             group["lr"] = rate * factor
         loss = self.loss(*self._batch())
