@@ -19,7 +19,6 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from harness import Figure, arguments, close, median_ratio, paired
 
 from harness import Figure, arguments, close, median_ratio, paired
 from ti_fix.repair import scan
