@@ -67,8 +67,13 @@ def existing(names: Sequence[str]) -> list[Path]:
 
 
 def print_json(objects: Iterable[dict[str, Any]]) -> None:
-    """A JSON list on standard output; names that no encoding can show are escaped."""
-    text = json.dumps(list(objects), indent=1, ensure_ascii=False, allow_nan=False)
+    """A JSON list on standard output."""
+    print_object(list(objects))
+
+
+def print_object(content: Any) -> None:
+    """JSON on standard output; names that no encoding can show are escaped."""
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)

@@ -1,9 +1,9 @@
 """What a conversion's score is worth: calibrated on words whose other half is known.
 
-Words are held out, half of them blurred by growing noise (trained vectors lie off the words, and noise has no meaning
-that could carry over), converted, and compared with the truth. Regression makes one score of the evidence; the expected
-cosine as a function of the score is then the isotonic regression (Barlow et al. 1972) of those outcomes, and the
-interval is where four fifths of them fell.
+Words are held out, converted as they are and blurred by growing noise (trained vectors lie off the words, and noise has
+no meaning that could carry over), and compared with the truth. A quadratic regression makes one score of the evidence;
+the expected cosine as a function of the score is then the isotonic regression (Barlow et al. 1972) of those outcomes,
+and the interval is where four fifths of them fell.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ti_fix.convert.ladder import Rung, climb
 from ti_fix.convert.linear import fit
 from ti_fix.convert.tables import TablePair
 
-HELD_OUT = 500
-"""Words that calibrate."""
+HELD_OUT = 1000
+"""Words that calibrate; of a small vocabulary a fifth."""
 
 MOST_NOISE = 3.0
 
@@ -53,7 +53,7 @@ class Calibration:
     """Outcomes of held-out words, by score.
 
     Attributes:
-        weights: (evidence + 1,) of the linear regression that makes one score of the evidence; the last is a constant.
+        weights: of the regression that makes one score of the evidence's `_terms`.
         scores: (words,) ascending.
         outcomes: (words,) the true cosine of each.
         expected: (words,) the isotonic fit through them.
@@ -68,7 +68,7 @@ class Calibration:
         """The confidence of one conversion; beyond the scores that were seen, that of the nearest."""
         if rung.evidence is None:
             return CERTAIN if bool(rung.vector.any()) else WORTHLESS
-        score = torch.tensor([*rung.evidence, 1.0]) @ self.weights
+        score = (_terms(torch.tensor([rung.evidence])) @ self.weights)[0]
         place = int(torch.searchsorted(self.scores, score).clamp(0, len(self.scores) - 1))
         start = max(0, min(place - WINDOW // 2, len(self.scores) - WINDOW))
         around = self.outcomes[start : start + WINDOW]
@@ -87,21 +87,38 @@ def calibrate(pair: TablePair, *, held_out: int = HELD_OUT, seed: int = 1) -> Ca
     """
     fitted, judged = pair.split(max(2, min(held_out, len(pair.ids) // 5)), seed)
     mapping = fit(fitted, seed=seed)
-    rungs = climb(_blurred(judged, seed), fitted, mapping, "linear")
+    rungs = climb(torch.cat([judged.source, _blurred(judged, seed)]), fitted, mapping, "linear")
     guess = torch.stack([r.vector for r in rungs]) - mapping.target_mean
-    outcomes = torch.cosine_similarity(judged.target - mapping.target_mean, guess, dim=1)
-    evidence = torch.tensor([[*(r.evidence or ()), 1.0] for r in rungs])
-    weights = torch.linalg.lstsq(evidence.double(), outcomes.double()[:, None]).solution.flatten().float()
-    scores, order = (evidence @ weights).sort()
-    return Calibration(weights=weights, scores=scores, outcomes=outcomes[order], expected=isotonic(outcomes[order]))
+    truth = (judged.target - mapping.target_mean).repeat(2, 1)
+    outcomes = torch.cosine_similarity(truth, guess, dim=1)
+    terms = _terms(torch.tensor([r.evidence for r in rungs]))
+    weights = _regression(terms, outcomes)
+    scores, order = (terms @ weights).sort()
+    outcomes = outcomes[order]
+    return Calibration(weights=weights, scores=scores, outcomes=outcomes, expected=isotonic(outcomes))
+
+
+def _terms(evidence: Tensor) -> Tensor:
+    """Constant, evidence and its products: (n, evidence) -> (n, terms)."""
+    count = evidence.shape[1]
+    first, second = torch.triu_indices(count, count)
+    return torch.cat([torch.ones(len(evidence), 1), evidence, evidence[:, first] * evidence[:, second]], dim=1)
+
+
+def _regression(terms: Tensor, outcomes: Tensor) -> Tensor:
+    """Least squares with a slight pull to zero, since a few hundred words stand against some twenty terms."""
+    x, y = terms.double(), outcomes.double()
+    square = x.T @ x
+    square += 1e-4 * len(x) * torch.eye(len(square), dtype=torch.float64)
+    weights: Tensor = torch.linalg.solve(square, x.T @ y)
+    return weights.float()
 
 
 def _blurred(words: TablePair, seed: int) -> Tensor:
-    """The words as they are (every other one) and with noise of up to `MOST_NOISE` times their length."""
+    """The words with noise of up to `MOST_NOISE` times their length."""
     random = torch.Generator().manual_seed(seed)
     noise = normalize(torch.randn(words.source.shape, generator=random), dim=1) * words.source_norms.mean()
     level = torch.linspace(0, MOST_NOISE, len(words.ids))
-    level[::2] = 0
     return words.source + level[:, None] * noise
 
 

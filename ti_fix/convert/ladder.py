@@ -118,17 +118,20 @@ def _linear(vector: Tensor, cosines: Tensor, near: Tensor, pair: TablePair, mapp
 def evidence_of(
     vector: Tensor, mapped: Tensor, cosines: Tensor, near: Tensor, pair: TablePair, mapping: LinearMap
 ) -> tuple[float, ...]:
-    """What speaks for an answer: three numbers that are high for words and low for noise.
+    """What speaks for an answer: numbers that are high for words that carry over and low for noise.
 
     How far it agrees with the words around the vector (their mean in the other table is a second, independent way to
-    convert), how much of the vector the map can see at all, and how near the nearest word is.
+    convert), how much of the vector the map can see at all, how near the nearest word is, how well the map does for the
+    words around, and how much those mean one thing in the other table.
     """
     centre = mapping.target_mean
-    second = pair.target[near].mean(0) - centre
-    agreement = float(torch.cosine_similarity(mapped - centre, second, dim=0))
+    around = pair.target[near] - centre
+    agreement = float(torch.cosine_similarity(mapped - centre, around.mean(0), dim=0))
     offset = _everyday(vector, near, pair) - mapping.source_mean
     seen = float(torch.linalg.vector_norm(offset @ mapping.weight) / torch.linalg.vector_norm(offset).clamp(min=1e-12))
-    return agreement, seen, float(cosines[0])
+    fits = float(torch.cosine_similarity(mapping(pair.source[near]) - centre, around, dim=1).mean())
+    coherence = float(torch.linalg.vector_norm(normalize(around, dim=1).mean(0)))
+    return agreement, seen, float(cosines[0]), fits, coherence
 
 
 def _everyday(vector: Tensor, near: Tensor, pair: TablePair) -> Tensor:

@@ -16,6 +16,7 @@ from ti_fix.embedding import BY_WIDTH, CLIP_G, CLIP_L, ENCODERS, Finding
 from ti_fix.errors import OTHER_KIND, UnreadableFile, printable, quoted
 from ti_fix.formats import foreign, labels
 from ti_fix.formats.concepts import Leaf, concepts, leaves_of
+from ti_fix.formats.resized import without_vocabulary
 from ti_fix.formats.shapes import PAIR_WIDTH, Orientation, orient
 from ti_fix.formats.stored import MAX_TENSOR_BYTES, Container, StoredTensor
 
@@ -72,6 +73,8 @@ def interpret_all(container: Container) -> list[Reading]:
     bundled = [leaf for leaf in leaves if leaf.dotted.startswith(foreign.BUNDLE)]
     if bundled:
         leaves = [Leaf(path=(*foreign.bundle_key(leaf.dotted),), tensor=leaf.tensor) for leaf in bundled]
+    elif foreign.recognise([leaf.dotted for leaf in leaves]):
+        return []  # matrices of a LoRA can have the width of an embedding
     found = concepts(leaves)
     numbers = sum(leaf.tensor.numel for parts in found.values() for leaf in parts)
     if numbers * 4 > MAX_TENSOR_BYTES:
@@ -104,7 +107,6 @@ def _native(container: Container) -> Reading | None:
 def _assemble(
     container: Container, name: str, parts: list[Leaf], leaves: list[Leaf], metadata: dict[str, str]
 ) -> Reading:
-    notes: list[Finding] = []
     blocks: dict[str, list[tuple[Leaf, Orientation]]] = {}
     for leaf in parts:
         shape = orient(leaf.tensor.shape, leaf.label)
@@ -112,6 +114,7 @@ def _assemble(
         keys = (CLIP_L.key, CLIP_G.key) if shape.width == PAIR_WIDTH else (BY_WIDTH[shape.width].key,)
         for key in keys:
             blocks.setdefault(key, []).append((leaf, shape))
+    blocks, notes = without_vocabulary(blocks)
     over = [o for members in blocks.values() if (o := _too_many(members))]
     if over:
         return Reading(layout=_layout(container, parts), metadata=metadata, findings=(over[0],))

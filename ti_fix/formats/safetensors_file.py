@@ -66,9 +66,9 @@ def read(source: Source) -> Container:
     Raises:
         UnreadableFile: the header is damaged, or the file ends before its data.
     """
-    header, start = _header(source)
-    metadata = header.pop("__metadata__", None)
-    entries = {writable(name): _entry(name, entry) for name, entry in header.items()}
+    table, start = header(source)
+    metadata = table.pop("__metadata__", None)
+    entries = {writable(name): _entry(name, entry) for name, entry in table.items()}
     end = max((entry.end for entry in entries.values()), default=0)
     if start + end > source.size:
         there = f"{start + end:,} bytes announced, {source.size:,} there"
@@ -78,7 +78,12 @@ def read(source: Source) -> Container:
     return Container(kind="safetensors", tree=tree, metadata=_texts(metadata), findings=findings)
 
 
-def _header(source: Source) -> tuple[dict[str, Any], int]:
+def header(source: Source) -> tuple[dict[str, Any], int]:
+    """The header as it is written, and where the data begins.
+
+    Raises:
+        UnreadableFile: it is damaged.
+    """
     if source.size < 8:
         raise UnreadableFile("truncated", f"truncated inside its safetensors header; {_AGAIN}")
     length = int.from_bytes(source.read(0, 8), "little")
@@ -90,14 +95,14 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
     if text.count(b"[") + text.count(b"{") + text.count(b",") > MAX_MARKS:
         raise UnreadableFile("too-large", f"its safetensors header lists far more than an embedding has; {OTHER_KIND}")
     try:
-        header = _parsed(text)
+        table = _parsed(text)
     except (ValueError, RecursionError):
         raise UnreadableFile(
             "bad-header", f"its beginning (the safetensors header, JSON) cannot be read; {_DAMAGED}"
         ) from None
-    if not isinstance(header, dict):
+    if not isinstance(table, dict):
         raise UnreadableFile("bad-header", f"its safetensors header is not a table of tensors; {_DAMAGED}")
-    return header, 8 + length
+    return table, 8 + length
 
 
 def _parsed(text: bytes) -> Any:
