@@ -26,7 +26,8 @@ from random import Random
 
 import torch
 
-from tests.formats.mutations import corpus, mutated
+from tests.formats.honest_files import corpus
+from tests.formats.mutations import mutated
 from ti_fix.embedding import FAMILIES
 from ti_fix.errors import UnreadableFile
 from ti_fix.formats import extract, read

@@ -22,7 +22,7 @@ from ti_fix.formats.allowed import FROM_BYTES, FROM_TYPE, find
 from ti_fix.formats.builders import Builder, Held, call, key_of
 
 MAX_WORK = 64 * 2**20
-"""Budget of one file, in bytes of memory, roughly. A whole SDXL checkpoint takes a quarter, with its training state most."""
+"""Budget of one file, in bytes of memory, roughly. An SDXL checkpoint takes a quarter of it."""
 
 _PER_STEP = 100
 _MAX_LINE = 1024
