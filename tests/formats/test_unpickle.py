@@ -120,3 +120,16 @@ def test_a_cut_pickle_is_truncated_at_every_byte() -> None:
         with pytest.raises(UnreadableFile) as caught:
             loaded(data[:end])
         assert caught.value.code == "truncated", end
+
+
+@pytest.mark.parametrize("body", [b"Vtext\n", b"S'text'\n", b"F1.5\n", b"L5L\n", b"P5\n"])
+def test_text_forms_of_protocol_0_are_refused(body: bytes) -> None:
+    """torch never wrote them, and the first of them makes Python import a module (found by the fuzz)."""
+    with pytest.raises(UnreadableFile) as caught:
+        loaded(b"\x80\x02" + body + b".")
+    assert caught.value.code == "unsafe-pickle"
+
+
+def test_whole_numbers_of_python_2_are_read() -> None:
+    """Its protocol 2 wrote those between 32 and 64 bits as text."""
+    assert loaded(b"\x80\x02I5000000000\n.") == 5_000_000_000
