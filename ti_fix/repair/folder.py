@@ -108,7 +108,7 @@ def _one_per_name(plan: dict[str, Loading]) -> dict[str, Loading]:
     """Of files that would have the same trigger, one that the host itself loads keeps it, then one that is whole."""
     groups: dict[str, list[str]] = {}
     for where, loading in plan.items():
-        if loading.action in RANKS:
+        if loading.action in RANKS and (loading.action != "pass" or loading.sound):
             groups.setdefault(fold(_name(where, loading)), []).append(where)
     for members in groups.values():
         best = min(members, key=lambda where: (RANKS[plan[where].action], where.count(os.sep), where))
