@@ -20,7 +20,9 @@ SOURCES = sorted(
 )
 LONGEST_FILE = 400
 
-NOUNS = frozenset({"__init__", "embedding", "errors", "options", "protocols", "tokenizer"})
+NOUNS = frozenset(
+    {"__init__", "embedding", "errors", "ldm_keys", "options", "prompt", "protocols", "text_model", "tokenizer"}
+)
 FEATURES = frozenset({"align", "convert", "evaluate", "export", "heatmap", "repair", "train"})
 MAY_USE = {
     **dict.fromkeys(NOUNS, NOUNS),
