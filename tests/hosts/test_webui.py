@@ -28,6 +28,12 @@ def test_the_right_kind_is_found_by_what_it_can_do(start, kind):
     assert host.name == {"a1111": "AUTOMATIC1111", "forge": "Forge"}[kind]
 
 
+def test_another_package_named_backend_does_not_make_a_forge(start, monkeypatch):
+    monkeypatch.setitem(sys.modules, "backend", type(sys)("backend"))
+    _, host = start("a1111")
+    assert host.name == "AUTOMATIC1111"
+
+
 def test_family_and_tables_are_those_of_the_loaded_model_and_load_none(start, kind):
     webui, host = start(kind)
     assert host.family() is None

@@ -90,6 +90,14 @@ def test_of_one_name_the_healthy_file_wins_whatever_its_place(tmp_path):
     assert "has the same trigger" in plan[key(old)].line
 
 
+def test_a_picture_beside_a_file_takes_no_name_from_it(tmp_path):
+    from PIL import Image
+
+    old = save(tmp_path / "ckstyle.safetensors", emb_params=(1, 768))
+    Image.new("RGB", (8, 8)).save(tmp_path / "ckstyle.png")
+    assert EmbeddingFolder(tmp_path).plan(SDXL, POLICY)[key(old)].action == "complete"
+
+
 @pytest.mark.parametrize(
     ("name", "plain"),
     [("cat", True), ("a red cat", True), ("easynegative", False), ("cat-toy", False), ("my xqz", False)],

@@ -173,7 +173,7 @@ class LoadHook:
         plan = self._folder(path).plan(family, policy)
         for loading in plan.values():
             self._tell(loading)
-        actions = (each.action for each in plan.values() if each.line or each.action == "pass")
+        actions = (each.action for each in plan.values() if each.line or each.sound)
         self.console.summarise(family.title if family else "any model", actions)
         return plan
 

@@ -168,13 +168,20 @@ _installed: list[WebuiHost] = []
 
 def kind_of_host() -> Kind:
     """The kind of WebUI that this process is, told by what it can do, not by its name."""
-    if find_spec("backend") and find_spec("backend.text_processing.textual_inversion"):
+    if _can_import("backend.text_processing.textual_inversion"):
         from ti_fix.hosts.forge import Forge
 
         return Forge()
     from ti_fix.hosts.a1111 import A1111
 
     return A1111()
+
+
+def _can_import(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ModuleNotFoundError, ValueError):  # no such package, or another one of its name
+        return False
 
 
 def install(complete: Complete) -> WebuiHost:

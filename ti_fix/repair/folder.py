@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -10,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ti_fix.embedding import CLIP_G, CLIP_L, Family
-from ti_fix.formats import Parsed, files_in, read, read_many
+from ti_fix.formats import Parsed, read, read_many
+from ti_fix.formats.read import is_candidate
 from ti_fix.repair.names import fold
 from ti_fix.repair.on_load import Loading, Policy, on_load
 
@@ -33,7 +35,7 @@ class EmbeddingFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.version = 0
-        self._stamps: dict[Path, Stamp] = {}
+        self._stamps: dict[str, Stamp] = {}
         self._parsed: dict[Path, tuple[Stamp, Parsed]] = {}
         self._plans: dict[tuple[str | None, Policy], Mapping[str, Loading]] = {}
         self._next_look = 0.0
@@ -48,7 +50,7 @@ class EmbeddingFolder:
         with self._lock:
             start = time.monotonic()
             if now or start >= self._next_look:
-                stamps = _stamps(self.path)
+                stamps = _stamps(str(self.path))
                 if stamps != self._stamps:
                     self._stamps = stamps
                     self._plans.clear()
@@ -72,8 +74,8 @@ class EmbeddingFolder:
 
     def _make_plan(self, family: Family | None, policy: Policy) -> Mapping[str, Loading]:
         plan: dict[str, Loading] = {}
-        self._parsed = {path: kept for path, kept in self._parsed.items() if path in self._stamps}
-        for parsed in read_many(self._stamps, reading=self._read):
+        self._parsed = {path: kept for path, kept in self._parsed.items() if str(path) in self._stamps}
+        for parsed in read_many(map(Path, sorted(self._stamps)), reading=self._read):
             first, *others = parsed.paths
             loading = on_load(parsed, family=family, policy=policy)
             plan[key(first)] = self._without_vectors(parsed, loading)
@@ -90,7 +92,7 @@ class EmbeddingFolder:
         return replace(loading, embedding=None)
 
     def _read(self, path: Path) -> Parsed:
-        stamp = self._stamps[path]
+        stamp = self._stamps[str(path)]
         kept = self._parsed.get(path)
         if kept is None or kept[0] != stamp:
             kept = self._parsed[path] = (stamp, read(path))
@@ -106,7 +108,7 @@ def _one_per_name(plan: dict[str, Loading]) -> dict[str, Loading]:
     """Of files that would have the same trigger, one that the host itself loads keeps it, then one that is whole."""
     groups: dict[str, list[str]] = {}
     for where, loading in plan.items():
-        if loading.action in RANKS:
+        if loading.action in RANKS and (loading.action != "pass" or loading.sound):
             groups.setdefault(fold(_name(where, loading)), []).append(where)
     for members in groups.values():
         best = min(members, key=lambda where: (RANKS[plan[where].action], where.count(os.sep), where))
@@ -128,12 +130,42 @@ def _outdone(loading: Loading, where: str, best: str) -> Loading:
     return replace(loading, action="skip", line=line, names=())
 
 
-def _stamps(folder: Path) -> dict[Path, Stamp]:
-    stamps = {}
-    for path in files_in(folder):
+def _stamps(folder: str) -> dict[str, Stamp]:
+    """Path of each file that could be an embedding -> its stamp; links to folders are followed once each.
+
+    This runs before every picture: one system call for each file, and nothing else that grows with their number.
+    """
+    found: dict[str, Stamp] = {}
+    seen: set[tuple[int, int]] = set()
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop()
         try:
-            about = os.stat(path)
+            about = os.stat(here)
+            if (about.st_dev, about.st_ino) in seen:
+                continue
+            seen.add((about.st_dev, about.st_ino))
+            with os.scandir(here) as listed:
+                waiting += [entry.path for entry in listed if _is_folder(entry, found)]
         except OSError:
             continue
-        stamps[path] = (about.st_mtime_ns, about.st_size)
-    return stamps
+    return found
+
+
+def _is_folder(entry: os.DirEntry[str], found: dict[str, Stamp]) -> bool:
+    """Whether to look into an entry; a file that could be an embedding is noted instead."""
+    try:
+        if _could_be_ours(entry.name):
+            if entry.is_file():
+                about = entry.stat()
+                found[entry.path] = (about.st_mtime_ns, about.st_size)
+                return False
+            return entry.is_dir()
+        return not entry.name.startswith(".") and entry.is_dir()
+    except OSError:  # a link that leads nowhere
+        return False
+
+
+@functools.lru_cache(maxsize=65536)
+def _could_be_ours(name: str) -> bool:
+    return is_candidate(Path(name))

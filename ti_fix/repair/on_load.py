@@ -130,7 +130,8 @@ def _rejected(parsed: Parsed, result: RepairResult, policy: Policy) -> Loading:
     errors = [f for f in result.findings if f.severity == "error"]
     line = _sentence(parsed, errors[0].message if errors else "it holds no embedding.")
     if result.before is not None and {f.code for f in errors} == {"wrong-family"}:
-        return Loading(action="skip", embedding=result.before, line=line)
+        listed = result.before if len(result.before.vectors) == 1 else None  # hosts have no form for other sets
+        return Loading(action="skip", embedding=listed, line=line)
     return Loading(action="refuse", line=line) if policy.refuse else Loading(action="pass")
 
 
