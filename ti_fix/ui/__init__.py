@@ -15,3 +15,10 @@ def build(host: PageHost) -> list[tuple[Any, str, str]]:
     from ti_fix.ui.tab import build as build_tab
 
     return build_tab(host)
+
+
+def mount_api(app: Any, host: PageHost) -> None:
+    """Add the API's routes to the WebUI's app, for ``on_app_started``; see `ti_fix.ui.api`."""
+    from ti_fix.ui.api import mount
+
+    mount(app, host)

@@ -199,7 +199,9 @@ class Desk:
     def _after(self, outcome: Outcome) -> Iterator[Progress | Outcome]:
         """Read the list again and tell the host, then say what it came to."""
         yield from self.library.refresh()
-        yield Progress(done=1, total=1, note="telling the WebUI (it waits for a picture that is being made)")
+        yield Progress(
+            done=0, total=0, note="The WebUI reads its embeddings again, after a picture that is being made."
+        )
         try:
             self.host.refresh_embeddings()
         except Exception:  # the host's own code: the files are written, only the list in the host is old

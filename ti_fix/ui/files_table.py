@@ -136,5 +136,5 @@ def _pages(page: int, count: int) -> str:
     first_row, last_row = page * PAGE_ROWS + 1, min(count, (page + 1) * PAGE_ROWS)
     back = markup.button(markup.shown(TEXTS["previous"]), f"page:{page - 1}", kind="step") if page else ""
     on = markup.button(markup.shown(TEXTS["next"]), f"page:{page + 1}", kind="step") if page < last else ""
-    place = f"<span>{first_row:,}–{last_row:,} {TEXTS['of']} {count:,}</span>"
+    place = f"<span>{first_row:,}–{last_row:,}</span> <span>{TEXTS['of']}</span> <span>{count:,}</span>"
     return f'<div class="pages">{back}{place}{on}</div>'

@@ -64,8 +64,8 @@ def progress(state: JobState) -> str:
     """A bar with what is done, how much and how long it still takes."""
     done, total = state.progress.done, state.progress.total
     share = f"{100 * done / total:.0f}" if total else "0"
-    count = f"{done:,} {TEXTS['of']} {total:,}" if total else ""
-    left = f"{duration(state.seconds_left)} {TEXTS['left']}" if state.seconds_left is not None else ""
+    count = f"{done:,} <span>{TEXTS['of']}</span> {total:,}" if total else ""
+    left = f"{duration(state.seconds_left)} <span>{TEXTS['left']}</span>" if state.seconds_left is not None else ""
     said = " · ".join(filter(None, (count, left)))
     return (
         f'<div class="progress" role="progressbar" aria-valuemin="0" aria-valuemax="100" aria-valuenow="{share}"'
