@@ -56,18 +56,21 @@ class Tried:
         return {"fault": self.fault, "found": self.found, "repaired": self.repaired, "named_by": list(self.by)}
 
 
-def self_test(checks: Sequence[Check], healthy: Iterable[TextModel] | None = None) -> tuple[list[Tried], int]:
+def self_test(
+    checks: Sequence[Check], healthy: Iterable[TextModel] | None = None, faults: Sequence[Fault] | None = None
+) -> tuple[list[Tried], int]:
     """Break models in every way.
 
     Args:
         checks: to be tried.
         healthy: SDXL models that nothing is wrong with; two that are made here by default.
+        faults: what to try; all of `FAULTS` by default.
 
     Returns:
         What became of each fault on the first model, and how often a check complained of a healthy one.
     """
     models = list(healthy) if healthy is not None else [healthy_model(), healthy_model(legacy_config=True)]
-    tried = [_try(fault, models[0], checks) for fault in FAULTS]
+    tried = [_try(fault, models[0], checks) for fault in (FAULTS if faults is None else faults)]
     return tried, sum(len(complaints(examine(model, checks))) for model in models)
 
 
