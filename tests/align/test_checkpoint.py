@@ -12,9 +12,11 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokeniz
 
 from tests.align import models
 from ti_fix.align import align, extra_embeddings
+from ti_fix.align.check import examine
 from ti_fix.align.checkpoint import read_checkpoint
 from ti_fix.align.rewrite import write_repaired
 from ti_fix.align.selftest import complaints
+from ti_fix.align.table_checks import TABLE_CHECKS
 from ti_fix.align.tokenizer_files import read_tokenizer
 from ti_fix.embedding import CLIP_G, CLIP_L, SD15, SDXL, VOCABULARY_SIZE
 from ti_fix.errors import TiFixError, WrongUse
@@ -98,8 +100,8 @@ def test_swapped_folders_are_named_and_not_written(folder, tmp_path):
     for place, width in wide.items():
         save_file({"embeddings.token_embedding.weight": torch.ones(VOCABULARY_SIZE, 1).repeat(1, width).half()},
                   folder / place / "model.safetensors")  # fmt: skip
-    report = align(read_checkpoint(folder))
-    assert "encoders" in errors_of(report)
+    report = examine(read_checkpoint(folder), TABLE_CHECKS[:1])
+    assert errors_of(report) == {"encoders"}
     with pytest.raises(WrongUse, match="two folders"):
         write_repaired(folder, report, tmp_path / "mended")
 
