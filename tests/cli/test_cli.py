@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -135,6 +136,22 @@ def test_running_it_twice_is_fine_but_other_content_is_never_replaced(tmp_path: 
     assert target.read_bytes() == b"mine"
     assert main([*command, "--overwrite"]) == 0
     assert target.read_bytes() != b"mine"
+
+
+def test_the_forms_of_other_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = run_json(capsys, "repair", CASES / "S01", "--out", tmp_path, "--form", "diffusers")
+    assert len(found["written"]) == 2
+    widths = {block.shape[1] for p in found["written"] for block in safetensors.torch.load_file(p).values()}
+    assert widths == {768, 1280}
+
+
+def test_a_clean_file_says_where_it_comes_from(tmp_path: Path) -> None:
+    source = CASES / "S01" / "swapped.safetensors"
+    assert main(["repair", str(source), "--out", str(tmp_path)]) == 0
+    with safetensors.safe_open(tmp_path / "swapped.safetensors", "pt") as clean:
+        about = clean.metadata()
+    assert about["ti_fix.source_sha256"] == hashlib.sha256(source.read_bytes()).hexdigest()
+    assert about["ti_fix.source_layout"] == "clip_l/clip_g"
 
 
 def test_split_writes_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,6 +58,13 @@ def test_ordinary_words_are_reported(word: str) -> None:
     assert [f.code for f in judge_name(word).findings] == ["ordinary-word"]
 
 
+@pytest.mark.parametrize(
+    ("word", "severity"), [("cat", "warning"), ("1girl", "warning"), ("ohwx", "note"), ("sks", "note")]
+)
+def test_rare_words_are_only_noted(word: str, severity: str) -> None:
+    assert [f.severity for f in judge_name(word).findings] == [severity]
+
+
 @pytest.mark.parametrize("name", ["y2k", "easynegative", "cattu", "cat-toy-x"])
 def test_made_up_names_are_no_words(name: str) -> None:
     assert judge_name(name).findings == ()

@@ -9,8 +9,7 @@ from typing import Any
 
 from ti_fix.cli.broken import make_broken_folder
 from ti_fix.cli.inspect import show, summary
-from ti_fix.cli.repair import write_clean
-from ti_fix.repair import Judged, scan
+from ti_fix.repair import Judged, scan, write_clean
 
 
 def register(commands: Any) -> None:

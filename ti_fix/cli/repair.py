@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ti_fix.cli.inspect import add_input, existing, print_json, print_table, show
-from ti_fix.embedding import FAMILIES, Embedding
-from ti_fix.formats import extract
-from ti_fix.formats.write import file_name, to_bytes, write_bytes
-from ti_fix.repair import Judged, RepairResult, repair, scan, split
+from ti_fix.embedding import FAMILIES
+from ti_fix.formats.export import FORMS
+from ti_fix.repair import scan, write_clean
 
 _EXAMPLE = """examples:
   ti-fix repair embeddings/ --out clean/
+  ti-fix repair style.pt --form a1111 --out for_an_older_webui/
   ti-fix repair long.pt --split --out clean/            (more than 75 vectors: in parts)
   ti-fix repair style_lora.safetensors --extract --out clean/   (embeddings that a LoRA carries)"""
-
-_RENAMED = frozenset({"prompt-syntax", "keyword"})
 
 
 def register(commands: Any) -> None:
@@ -32,6 +28,9 @@ def register(commands: Any) -> None:
     )
     add_input(parser)
     parser.add_argument("--out", required=True, metavar="FOLDER", help="where to write; the originals stay as they are")
+    parser.add_argument(
+        "--form", choices=list(FORMS), default="", help="write what another program reads (default: plain safetensors)"
+    )
     parser.add_argument("--split", action="store_true", help="cut embeddings of more than 75 vectors into parts")
     parser.add_argument("--extract", action="store_true", help="take embeddings out of LoRAs and multi-token files")
     parser.add_argument("--overwrite", action="store_true", help="replace files of the same name in FOLDER")
@@ -47,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_clean(
             each,
             out,
+            form=arguments.form,
             split_long=arguments.split,
             extract_bundled=arguments.extract,
             overwrite=arguments.overwrite,
@@ -61,69 +61,3 @@ def run(arguments: argparse.Namespace) -> int:
     print_table(judged)
     show(f"{sum(map(len, written))} files written to {out}.")
     return 0
-
-
-def write_clean(
-    each: Judged,
-    out: Path,
-    *,
-    split_long: bool = False,
-    extract_bundled: bool = False,
-    overwrite: bool = False,
-    taken: set[str] | None = None,
-) -> list[Path]:
-    """Write what is usable of one judged file.
-
-    Args:
-        each: the judged file.
-        out: folder to write to; made if it is missing.
-        split_long: cut more than 75 vectors into parts.
-        extract_bundled: take embeddings out of LoRAs and multi-token files.
-        overwrite: replace files of the same name with other content.
-        taken: names that this run has written, so that two files never share one.
-
-    Returns:
-        The files that hold it now; a file that is there already with the same content counts.
-
-    Raises:
-        TiFixError: it cannot be written there.
-    """
-    taken = set() if taken is None else taken
-    paths = []
-    for embedding in _clean(each, split_long=split_long, extract_bundled=extract_bundled):
-        path = out / f"{_free_name(file_name(embedding.name), taken)}.safetensors"
-        data = to_bytes(embedding)
-        if not (path.is_file() and path.read_bytes() == data):
-            write_bytes(path, data, overwrite=overwrite)
-        paths.append(path)
-    return paths
-
-
-def _clean(each: Judged, *, split_long: bool, extract_bundled: bool) -> Iterator[Embedding]:
-    """What is to be written for one judged file."""
-    errors = {f.code for f in each.result.findings if f.severity == "error"}
-    if extract_bundled and each.result.before is None and errors & {"lora", "several-embeddings"}:
-        for embedding in extract(each.parsed.paths[0]):
-            result = repair(embedding, family=each.result.target)
-            if result.usable and result.after:
-                yield result.after
-    elif split_long and each.result.after and errors == {"too-many-vectors"}:
-        yield from split(each.result.after)
-    elif each.result.usable and each.result.after:
-        yield _with_usable_name(each.result)
-
-
-def _with_usable_name(result: RepairResult) -> Embedding:
-    """The embedding under a name that prompts can hold."""
-    assert result.after is not None
-    unusable = any(f.code in _RENAMED for f in result.findings)
-    return replace(result.after, name=result.after.aliases[-1]) if unusable else result.after
-
-
-def _free_name(name: str, taken: set[str]) -> str:
-    """A name that no file of this run has, also where case does not count."""
-    candidate, number = name, 2
-    while candidate.casefold() in taken:
-        candidate, number = f"{name}-{number}", number + 1
-    taken.add(candidate.casefold())
-    return candidate

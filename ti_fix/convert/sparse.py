@@ -55,7 +55,7 @@ def _pursue(vector: Tensor, pair: TablePair, most: int, gain: float) -> Combinat
     left = vector
     residual = 1.0 if length else 0.0
     while len(chosen) < most and residual > EXACT * 0.1:
-        overlap = (pair.directions @ left).abs()
+        overlap = (pair.source @ left).abs() / pair.source_norms
         overlap[chosen] = -1
         word = int(overlap.argmax())
         rows = pair.source[[*chosen, word]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ti_fix.embedding import ENCODERS
-from ti_fix.errors import UnreadableFile
+from ti_fix.errors import UnreadableFile, quoted
 from ti_fix.formats import labels
 from ti_fix.formats.shapes import PAIR_WIDTH, orient
-from ti_fix.formats.stored import StoredTensor, walk
+from ti_fix.formats.stored import StoredTensor, walk, writable
 
 MAX_TEXT = 4096
 """Characters of a text beside the vectors that are kept."""
@@ -64,19 +64,32 @@ def leaves_of(tree: object) -> tuple[list[Leaf], dict[str, str]]:
     for path, node in walk(tree):
         if isinstance(node, StoredTensor):
             leaves.append(Leaf(path=_split_dots(path), tensor=node))
-        elif isinstance(node, (str, int, float)) and len(path) == 1:
-            texts[path[0]] = str(node)[:MAX_TEXT]
+        elif len(path) == 1 and (text := _text(node)):
+            texts[path[0]] = text
     return leaves, texts
+
+
+def _text(node: object) -> str:
+    """A text or number beside the vectors; empty for anything else, and for whole numbers that nobody counts to."""
+    if isinstance(node, str):
+        return writable(node[:MAX_TEXT])
+    if isinstance(node, float) or (isinstance(node, int) and abs(node) < 2**63):
+        return str(node)
+    return ""
 
 
 def _split_dots(path: tuple[str, ...]) -> tuple[str, ...]:
     """``hero.clip_l`` is a half of ``hero``; a dot in any other key is part of the name."""
-    if not path or "." not in path[-1]:
+    if not path:
         return path
-    head, _, tail = path[-1].rpartition(".")
-    if not head or not (labels.half(tail) or labels.output_half(tail) or tail in ("*", "emb_params")):
-        return path
-    return (*path[:-1], *_split_dots((head.removesuffix(".string_to_param"),)), tail)
+    name = path[-1]
+    tails: list[str] = []
+    while True:
+        head, _, tail = name.rpartition(".")
+        if not head or not (labels.half(tail) or labels.output_half(tail) or tail in ("*", "emb_params")):
+            return (*path[:-1], name, *reversed(tails))
+        tails.append(tail)
+        name = head.removesuffix(".string_to_param")
 
 
 def concepts(leaves: list[Leaf]) -> dict[str, list[Leaf]]:
@@ -143,5 +156,5 @@ def _one_per_half(labelled: list[Leaf]) -> list[Leaf]:
 def _width(leaf: Leaf) -> int:
     shape = orient(leaf.tensor.shape, leaf.label)
     if shape is None:
-        raise UnreadableFile("malformed", f"the tensor {leaf.dotted!r} has no usable shape.")
+        raise UnreadableFile("malformed", f"the tensor {quoted(leaf.dotted)} has no usable shape.")
     return PAIR_WIDTH if shape.width == PAIR_WIDTH else shape.width

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from ti_fix.embedding import BY_WIDTH, CLIP_G, CLIP_L, ENCODERS, Finding
+from ti_fix.errors import OTHER_KIND, UnreadableFile, printable, quoted
 from ti_fix.formats import foreign, labels
 from ti_fix.formats.concepts import Leaf, concepts, leaves_of
 from ti_fix.formats.resized import without_vocabulary
 from ti_fix.formats.shapes import PAIR_WIDTH, Orientation, orient
-from ti_fix.formats.stored import Container, StoredTensor
+from ti_fix.formats.stored import MAX_TENSOR_BYTES, Container, StoredTensor
 
 MAX_ROWS = 4096
 """Rows that are still read (to be split); more are a whole token table."""
@@ -72,7 +73,13 @@ def interpret_all(container: Container) -> list[Reading]:
     bundled = [leaf for leaf in leaves if leaf.dotted.startswith(foreign.BUNDLE)]
     if bundled:
         leaves = [Leaf(path=(*foreign.bundle_key(leaf.dotted),), tensor=leaf.tensor) for leaf in bundled]
-    return [_assemble(container, name, parts, parts, metadata) for name, parts in concepts(leaves).items()]
+    elif foreign.recognise([leaf.dotted for leaf in leaves]):
+        return []  # matrices of a LoRA can have the width of an embedding
+    found = concepts(leaves)
+    numbers = sum(leaf.tensor.numel for parts in found.values() for leaf in parts)
+    if numbers * 4 > MAX_TENSOR_BYTES:
+        raise UnreadableFile("too-large", f"its {len(found):,} embeddings hold {numbers:,} numbers; {OTHER_KIND}")
+    return [_assemble(container, name, parts, parts, metadata) for name, parts in found.items()]
 
 
 def _native(container: Container) -> Reading | None:
@@ -155,7 +162,7 @@ def _stack(key: str, members: list[tuple[Leaf, Orientation]], notes: list[Findin
         blocks.append(rows.contiguous())
         notes += _shape_findings(key, leaf, shape)
     if len(blocks) > 1:
-        names = ", ".join(repr(leaf.name) for leaf, _ in members[:4])
+        names = ", ".join(quoted(leaf.name) for leaf, _ in members[:4])
         notes.append(
             _mended(
                 "stacked",
@@ -203,12 +210,14 @@ def _label_findings(parts: list[Leaf]) -> list[Finding]:
         ]
     if wrong:
         name, spec = wrong[0]
-        message = f"{name!r} is {spec.width} wide, so it speaks to {spec.title}, not to what its label says."
+        message = f"{quoted(name)} is {spec.width} wide, so it speaks to {spec.title}, not to what its label says."
         return [_mended("wrong-label", message, f"Put it under {spec.key}, by its width.")]
     named = [leaf.name for leaf in parts if leaf.label and leaf.name != leaf.label]
     if named:
-        what = " and ".join(repr(n) for n in named[:4])
-        return [_mended("renamed-keys", f"The halves are called {what}.", "Renamed the keys to those that hosts know.")]
+        what = " and ".join(map(quoted, named[:4]))
+        return [
+            _mended("renamed-keys", f"The halves are called {what}.", "Renamed the keys to those that WebUIs know.")
+        ]
     return []
 
 
@@ -220,11 +229,11 @@ def _structure_findings(
     webui = all(leaf.parents == ("string_to_param",) for leaf in parts)
     flat = all(not leaf.parents for leaf in parts)
     if not (flat or webui):
-        where = ".".join(parts[0].parents)
-        message = f"The vectors lie inside a list or deeper in the file ({where})."
+        where = quoted(".".join(parts[0].parents))
+        message = f"The vectors lie inside a list or deeper in the file (under {where})."
         found.append(_mended("nested", message, "Took the vectors out."))
     if container.kind == "picture" and not webui:
-        message = "The picture holds a form that the hosts do not read from pictures."
+        message = "The picture holds a form that WebUIs do not read from pictures."
         found.append(_mended("picture-form", message, "Read the picture's data."))
     encoders = {orient(leaf.tensor.shape, leaf.label) for leaf in parts}
     if flat and not labelled and len({o.width for o in encoders if o}) > 1:
@@ -236,7 +245,7 @@ def _structure_findings(
     if not webui:
         extras += [k for k in metadata if k not in container.metadata and k not in extras]
     if extras and flat and container.kind != "picture":
-        message = f"Beside the vectors the file holds {', '.join(map(repr, extras[:5]))}, which hosts stumble over."
+        message = f"Beside the vectors the file holds {_listed(extras)}, which WebUIs stumble over."
         found.append(_mended("extra-keys", message, "Left out what is not a vector."))
     return found
 
@@ -246,7 +255,7 @@ def _output_findings(rest: list[Leaf]) -> list[Finding]:
     if not outputs:
         return []
     message = (
-        f"It also holds an output embedding ({', '.join(map(repr, outputs))}), added behind the text encoder, which no "
+        f"It also holds an output embedding ({_listed(outputs)}), added behind the text encoder, which no "
         "WebUI can apply; pictures will differ from the trainer's previews."
     )
     return [
@@ -259,7 +268,7 @@ def _layout(container: Container, parts: list[Leaf]) -> str:
     if any(leaf.parents == ("string_to_param",) for leaf in parts):
         layout = "string_to_param"
     elif any(leaf.label for leaf in parts):
-        layout = "/".join(dict.fromkeys(leaf.name for leaf in sorted(parts, key=_encoder_of)))[:80]
+        layout = printable("/".join(dict.fromkeys(leaf.name for leaf in sorted(parts, key=_encoder_of))), 80)
     elif not first.path:
         layout = "bare tensor"
     elif first.name == "emb_params" or (len(parts) == 1 and first.name == "*"):
@@ -304,20 +313,25 @@ def _nothing(leaves: list[Leaf]) -> Finding:
     outputs = [leaf.name for leaf in leaves if labels.output_half(leaf.name)]
     if outputs:
         message = (
-            f"It holds only an output embedding ({', '.join(outputs)}), which no WebUI can apply; export the input "
+            f"It holds only an output embedding ({_listed(outputs)}), which no WebUI can apply; export the input "
             "vectors from the trainer."
         )
         return Finding(code="output-embedding", severity="error", message=message)
-    shown = ", ".join(f"{leaf.dotted or 'a tensor'} {list(leaf.tensor.shape)}" for leaf in leaves[:6])
+    shown = ", ".join(f"{printable(leaf.dotted, 60) or 'a tensor'} {list(leaf.tensor.shape)}" for leaf in leaves[:6])
     more = f" and {len(leaves) - 6} more" if len(leaves) > 6 else ""
     message = f"It is no embedding of a known kind; it holds {shown}{more}. No vectors 768 or 1280 wide are in it."
     return Finding(code="unknown-layout", severity="error", message=message)
 
 
 def _several(names: list[str]) -> Finding:
-    shown = ", ".join(repr(n) for n in names[:6])
-    message = f"It holds {len(names)} embeddings ({shown}); take them apart (ti-fix repair --extract)."
+    message = f"It holds {len(names):,} embeddings ({_listed(names)}); take them apart (ti-fix repair --extract)."
     return Finding(code="several-embeddings", severity="error", message=message)
+
+
+def _listed(names: list[str]) -> str:
+    """The first five names, in quotes."""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(map(quoted, names[:5])) + more
 
 
 def _mended(code: str, message: str, how: str) -> Finding:

@@ -74,7 +74,7 @@ def scan(paths: Sequence[Path], *, family: Family = SDXL, vocabulary: Vocabulary
     """
     parsed = read_many(_files(paths))
     judged = [Judged(parsed=p, result=repair(p, family=family, vocabulary=vocabulary)) for p in parsed]
-    return _name_clashes(judged)
+    return name_clashes(judged)
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -86,7 +86,7 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
                 yield file
 
 
-def _name_clashes(judged: list[Judged]) -> list[Judged]:
+def name_clashes(judged: list[Judged]) -> list[Judged]:
     """Add what can only be seen with all names at hand: same names, case twins, names that begin others."""
     groups: dict[str, list[int]] = {}
     for i, each in enumerate(judged):
