@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 
+from tests.cases import folder
 from ti_fix.align import CHECKS, align
-from ti_fix.align.selftest import FAULTS, complaints, healthy_model, self_test
-from ti_fix.embedding import VOCABULARY_SIZE
+from ti_fix.align.selftest import FAULTS, complaints, healthy_model, pooling_encoder, self_test
+from ti_fix.embedding import CLIP_G, CLIP_L, VOCABULARY_SIZE
 from ti_fix.text_model import TextModel, TokenTable
+from ti_fix.tokenizer import encode
 
 HEALTHY = healthy_model()
 
@@ -158,3 +161,18 @@ def test_position_ids(ids, severity):
 def test_the_end_token_of_a_config(eos, severity):
     model = with_encoder(1, config={"eos_token_id": eos})
     assert outcome(model, "config-ids", 1).severity == severity
+
+
+def test_the_facts_of_public_reports_on_token_ids():
+    facts = json.loads((folder() / "handover" / "T01" / "token_ids.json").read_text())
+    assert (facts["clip_l_pad"], facts["clip_g_pad"]) == (CLIP_L.pad_id, CLIP_G.pad_id)
+    assert (facts["bos"], facts["eos"], facts["vocab_rows"]) == (CLIP_L.bos_id, CLIP_L.eos_id, VOCABULARY_SIZE)
+    assert encode("a !")[-1] == 256
+    for case in facts["pooled"]:
+        ids = torch.tensor(case["ids"] + [0] * (77 - len(case["ids"])))[None]
+        rows = VOCABULARY_SIZE + 1
+        table = torch.arange(rows, dtype=torch.float32)[:, None].repeat(1, 4)
+        legacy, right = (pooling_encoder(table, eos) for eos in (2, 49407))
+        for encoder, place in ((legacy, case["argmax_index"]), (right, case["eos_index"])):
+            hidden, pooled = encoder(ids)
+            assert torch.equal(pooled[0], hidden[0, place])

@@ -120,14 +120,19 @@ def _healthy_encoder(place: str, spec: EncoderSpec, *, legacy_config: bool, widt
         position_ids=torch.arange(spec.max_length)[None],
         config={**config, "vocab_size": VOCABULARY_SIZE},
         tokenizer=published_tokenizer(spec),
-        encode=_pooling_encoder(table, int(ids[1] or 0)),
+        encode=pooling_encoder(table, int(ids[1] or 0)),
         layer=2,
         final_norm=False,
     )
 
 
-def _pooling_encoder(table: Tensor, eos: int) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """A causal encoder (running means of token rows) that pools by transformers' rule for this end token."""
+def pooling_encoder(table: Tensor, eos: int) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """A causal encoder (running means of token rows) that pools by transformers' rule for this end token.
+
+    Args:
+        table: (rows, width).
+        eos: of the config; with 2 the highest id is taken for the end.
+    """
 
     def encode_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
         rows = table[ids].float()
@@ -200,7 +205,7 @@ def _eos_2_with_added_token(model: TextModel) -> TextModel:
         resized,
         1,
         config={**encoder.config, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1},
-        encode=_pooling_encoder(encoder.table.read(), 2),
+        encode=pooling_encoder(encoder.table.read(), 2),
     )
 
 
