@@ -6,6 +6,7 @@ Adapters fill it; `align` judges it. Everything in it may be ill.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -88,6 +89,8 @@ class TextEncoder:
             by the encoder's own rules; None where only a file is at hand.
         layer: how many layers from the end the host reads it, 1 = the last; None where that is not known.
         final_norm: whether the host applies the final layer norm to what it reads; None where that is not known.
+        inject: position -> vector (width): while open, the token table gives these vectors at these positions of every
+            row instead of what stands there; None where that cannot be done.
         write: part -> what puts a new value in its place in the living model; empty for files.
     """
 
@@ -100,6 +103,7 @@ class TextEncoder:
     encode: Callable[[Tensor], tuple[Tensor, Tensor | None]] | None = None
     layer: int | None = None
     final_norm: bool | None = None
+    inject: Callable[[Mapping[int, Tensor]], AbstractContextManager[None]] | None = None
     write: Mapping[Part, Callable[[Any], None]] = field(default_factory=dict)
 
     @property

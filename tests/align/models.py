@@ -17,8 +17,14 @@ PLACES = {"text_encoder": CLIP_L, "text_encoder_2": CLIP_G}
 LEGACY = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
 
 
+@cache
 def tokenizer(spec: EncoderSpec) -> CLIPTokenizer:
-    """transformers' own, with the published vocabulary."""
+    """transformers' own, with the published vocabulary; not to be changed."""
+    return changeable_tokenizer(spec)
+
+
+def changeable_tokenizer(spec: EncoderSpec) -> CLIPTokenizer:
+    """A new one."""
     return CLIPTokenizer(
         vocab=dict(published().ids),
         merges=list(published().ranks),

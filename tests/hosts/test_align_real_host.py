@@ -1,7 +1,8 @@
 """A damaged checkpoint in a running WebUI, before and after `ti-fix align --out`.
 
-Start a WebUI with --api on this computer and name its address in TI_FIX_HOST_URL and a sound SDXL checkpoint inside its
-checkpoint folder in TI_FIX_HOST_CHECKPOINT; its embeddings folder may stand in TI_FIX_HOST_EMBEDDINGS. The damaged and the mended copies are made beside it and removed again.
+Start a WebUI with --api on this computer; name its address in TI_FIX_HOST_URL, a sound SDXL checkpoint inside its
+checkpoint folder in TI_FIX_HOST_CHECKPOINT, and its embeddings folder in TI_FIX_HOST_EMBEDDINGS. Damaged and mended
+copies are made beside the checkpoint and removed again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import io
 import json
 import os
+import re
 import shutil
 import urllib.error
 import urllib.request
@@ -73,8 +75,9 @@ def beside(name: str) -> Path:
 
 
 @pytest.fixture
-def copies() -> Iterator[tuple[Path, Path]]:
-    paths = beside("broken"), beside("mended")
+def copies(request: pytest.FixtureRequest) -> Iterator[tuple[Path, Path]]:
+    name = re.sub(r"\W+", "_", request.node.name)[-20:]  # a host that knows a name does not load it again
+    paths = beside(f"{name}_broken"), beside(f"{name}_mended")
     yield paths
     for path in paths:
         path.unlink(missing_ok=True)
@@ -105,9 +108,6 @@ def test_the_mended_checkpoint_gives_the_sound_ones_picture(damage, healthy, cop
     damage(weights)
     save_file(weights, broken)
     before = picture(broken)
-    print(
-        damage.__name__, "before:", before if isinstance(before, str) else f"{differ(before, healthy):.2f} levels off"
-    )
     assert main(["align", str(broken), "--out", str(mended)]) == 0
     after = picture(mended)
     assert isinstance(after, np.ndarray), after

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,12 +32,11 @@ class Applied:
             changes: as a report lists them.
         """
         applied = cls(model)
-        try:
+        with ExitStack() as undoing:
+            undoing.callback(applied.undo)
             for change in changes:
                 applied._make(change)
-        except BaseException:
-            applied.undo()
-            raise
+            undoing.pop_all()  # all went well, so all stays
         return applied
 
     def _make(self, change: Change) -> None:

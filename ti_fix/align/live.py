@@ -6,7 +6,8 @@ Fits diffusers' pipelines, Forge's two encoders and A1111's CLIP-L.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -64,8 +65,26 @@ def encoder_of(
         encode=lambda ids: _encode(module, ids.to(embedding.weight.device)),
         layer=layer,
         final_norm=final_norm,
+        inject=lambda vectors: _injected(embedding, vectors),
         write=write,
     )
+
+
+@contextmanager
+def _injected(embedding: nn.Module, vectors: Mapping[int, Tensor]) -> Iterator[None]:
+    """While open, the table's output holds the vectors; the ids beneath them do not matter."""
+
+    def put(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+        output = output.clone()
+        for position, vector in vectors.items():
+            output[:, position] = vector.to(output)
+        return output
+
+    handle = embedding.register_forward_hook(put)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _encode(module: Any, ids: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -56,18 +56,21 @@ class Tried:
         return {"fault": self.fault, "found": self.found, "repaired": self.repaired, "named_by": list(self.by)}
 
 
-def self_test(checks: Sequence[Check], healthy: Iterable[TextModel] | None = None) -> tuple[list[Tried], int]:
+def self_test(
+    checks: Sequence[Check], healthy: Iterable[TextModel] | None = None, faults: Sequence[Fault] | None = None
+) -> tuple[list[Tried], int]:
     """Break models in every way.
 
     Args:
         checks: to be tried.
         healthy: SDXL models that nothing is wrong with; two that are made here by default.
+        faults: what to try; all of `FAULTS` by default.
 
     Returns:
         What became of each fault on the first model, and how often a check complained of a healthy one.
     """
     models = list(healthy) if healthy is not None else [healthy_model(), healthy_model(legacy_config=True)]
-    tried = [_try(fault, models[0], checks) for fault in FAULTS]
+    tried = [_try(fault, models[0], checks) for fault in (FAULTS if faults is None else faults)]
     return tried, sum(len(complaints(examine(model, checks))) for model in models)
 
 
@@ -117,14 +120,19 @@ def _healthy_encoder(place: str, spec: EncoderSpec, *, legacy_config: bool, widt
         position_ids=torch.arange(spec.max_length)[None],
         config={**config, "vocab_size": VOCABULARY_SIZE},
         tokenizer=published_tokenizer(spec),
-        encode=_pooling_encoder(table, int(ids[1] or 0)),
+        encode=pooling_encoder(table, int(ids[1] or 0)),
         layer=2,
         final_norm=False,
     )
 
 
-def _pooling_encoder(table: Tensor, eos: int) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """A causal encoder (running means of token rows) that pools by transformers' rule for this end token."""
+def pooling_encoder(table: Tensor, eos: int) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """A causal encoder (running means of token rows) that pools by transformers' rule for this end token.
+
+    Args:
+        table: (rows, width).
+        eos: of the config; with 2 the highest id is taken for the end.
+    """
 
     def encode_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
         rows = table[ids].float()
@@ -197,7 +205,7 @@ def _eos_2_with_added_token(model: TextModel) -> TextModel:
         resized,
         1,
         config={**encoder.config, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1},
-        encode=_pooling_encoder(encoder.table.read(), 2),
+        encode=pooling_encoder(encoder.table.read(), 2),
     )
 
 

@@ -183,9 +183,16 @@ def _repeated(table: Tensor) -> int:
     heads = whole[:, :step].contiguous().view(torch.int64).flatten()
     _, group, count = torch.unique(heads, return_inverse=True, return_counts=True)
     alike = whole[(count > 1)[group]]
-    if not len(alike):
-        return 0
-    return len(alike) - len({row.numpy().tobytes() for row in alike.view(torch.uint8).cpu()})
+    return len(alike) - len(torch.unique(_row_hashes(alike))) if len(alike) else 0
+
+
+def _row_hashes(rows: Tensor) -> Tensor:
+    """64-bit hash of the bits of each row: a sum of its numbers' bits times random odd ones, modulo 2 to the 64th."""
+    bits = rows.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.itemsize])
+    random = torch.Generator().manual_seed(0)
+    factors = torch.randint(-(2**62), 2**62, (bits.shape[1],), generator=random).mul(2).add(1).to(bits.device)
+    parts = (bits[start : start + 4096] for start in range(0, len(bits), 4096))
+    return torch.cat([(part.long() * factors).sum(dim=1) for part in parts])
 
 
 def _apart(check: Check, model: TextModel) -> Iterator[Outcome]:
