@@ -17,6 +17,8 @@ from ti_fix.formats import read
 from ti_fix.train.config import TrainConfig
 from ti_fix.train.random_streams import torch_stream
 
+Fit = Callable[[Embedding], Embedding]
+
 Vectors = dict[str, Tensor]
 """Encoder key -> (vectors, width), float32 on the CPU."""
 
@@ -80,14 +82,28 @@ def rows_of(vocabulary: Vocabulary, text: str) -> Vectors:
 
 
 def start_vectors(
-    config: TrainConfig, vocabulary: Vocabulary, family: Family, about: Mapping[str, Statistics]
+    config: TrainConfig,
+    vocabulary: Vocabulary,
+    family: Family,
+    about: Mapping[str, Statistics],
+    fit: Fit = lambda embedding: embedding,
 ) -> Vectors:
     """The first vectors: encoder key -> (vectors, width), the same number in each encoder.
+
+    Args:
+        config: the settings.
+        vocabulary: of the loaded model.
+        family: of the loaded model.
+        about: statistics of the vocabulary.
+        fit: brings the embedding of a start file to the model's widths; the default changes nothing.
 
     Raises:
         WrongUse: the start text or file cannot be used.
     """
-    vectors = _STARTS[config.start](config, vocabulary, family, about)
+    if config.start == "file":
+        vectors = _from_file(config, family, about, fit)
+    else:
+        vectors = _STARTS[config.start](config, vocabulary, about)
     if not config.start_noise:
         return vectors
     return {
@@ -101,17 +117,13 @@ def _noise(seed: int, key: str, block: Tensor, about: Statistics) -> Tensor:
     return noise * (about.length / math.sqrt(block.shape[1]))
 
 
-def _from_words(
-    config: TrainConfig, vocabulary: Vocabulary, _family: Family, _about: Mapping[str, Statistics]
-) -> Vectors:
+def _from_words(config: TrainConfig, vocabulary: Vocabulary, _about: Mapping[str, Statistics]) -> Vectors:
     """One vector per token; the tokens repeat where there are more vectors, and the last ones are left out."""
     rows = rows_of(vocabulary, config.start_text)
     return {key: block[torch.arange(config.vectors) % len(block)] for key, block in rows.items()}
 
 
-def _from_mean(
-    config: TrainConfig, vocabulary: Vocabulary, _family: Family, _about: Mapping[str, Statistics]
-) -> Vectors:
+def _from_mean(config: TrainConfig, vocabulary: Vocabulary, _about: Mapping[str, Statistics]) -> Vectors:
     """The weighted mean of the words' rows, brought to their own weighted mean length.
 
     Each word counts once, however many tokens it has.
@@ -152,9 +164,7 @@ def weighted_words(text: str) -> list[tuple[str, float]]:
     return found
 
 
-def _from_slerp(
-    config: TrainConfig, vocabulary: Vocabulary, _family: Family, _about: Mapping[str, Statistics]
-) -> Vectors:
+def _from_slerp(config: TrainConfig, vocabulary: Vocabulary, _about: Mapping[str, Statistics]) -> Vectors:
     parts = weighted_words(config.start_text)
     total = sum(weight for _, weight in parts)
     if len(parts) != 2 or total <= 0 or min(weight for _, weight in parts) < 0:
@@ -179,14 +189,12 @@ def slerp(one: Tensor, other: Tensor, share: float) -> Tensor:
     return blended
 
 
-def _from_file(
-    config: TrainConfig, _vocabulary: Vocabulary, family: Family, about: Mapping[str, Statistics]
-) -> Vectors:
+def _from_file(config: TrainConfig, family: Family, about: Mapping[str, Statistics], fit: Fit) -> Vectors:
     parsed = read(Path(config.start_text))
     if parsed.embedding is None:
         said = parsed.findings[0].message if parsed.findings else "it holds no embedding."
         raise WrongUse(f"The start file {config.start_text}: {said}")
-    return _fitting(parsed.embedding, config, family, {key: each.mean.shape[0] for key, each in about.items()})
+    return _fitting(fit(parsed.embedding), config, family, {key: each.mean.shape[0] for key, each in about.items()})
 
 
 def _fitting(embedding: Embedding, config: TrainConfig, family: Family, widths: Mapping[str, int]) -> Vectors:
@@ -210,9 +218,7 @@ def _fitting(embedding: Embedding, config: TrainConfig, family: Family, widths: 
     return vectors
 
 
-def _from_random(
-    config: TrainConfig, _vocabulary: Vocabulary, _family: Family, about: Mapping[str, Statistics]
-) -> Vectors:
+def _from_random(config: TrainConfig, _vocabulary: Vocabulary, about: Mapping[str, Statistics]) -> Vectors:
     """Numbers with the vocabulary's mean and spread, each vector brought to the mean length of its rows."""
     vectors: Vectors = {}
     for key, each in about.items():
@@ -222,10 +228,9 @@ def _from_random(
     return vectors
 
 
-_STARTS: Mapping[str, Callable[[TrainConfig, Vocabulary, Family, Mapping[str, Statistics]], Vectors]] = {
+_STARTS: Mapping[str, Callable[[TrainConfig, Vocabulary, Mapping[str, Statistics]], Vectors]] = {
     "words": _from_words,
     "mean": _from_mean,
     "slerp": _from_slerp,
-    "file": _from_file,
     "random": _from_random,
 }

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ti_fix.embedding import Embedding
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.protocols import DiffusionModel, ImageRequest
 from ti_fix.train import monitor
@@ -40,6 +41,7 @@ from ti_fix.train.state import differences, from_bytes, new_state, to_bytes
 
 Generate = Callable[[ImageRequest], Any]
 Stop = Callable[[], bool]
+Convert = Callable[[Embedding], Embedding]
 
 _PREVIEW_FAILURES = (
     ArithmeticError,
@@ -64,6 +66,8 @@ def train(
     *,
     stop: Stop = lambda: False,
     generate: Generate | None = None,
+    fit: Convert = lambda embedding: embedding,
+    publish: Convert = lambda embedding: embedding,
 ) -> Iterator[Event]:
     """Learn an embedding.
 
@@ -73,6 +77,9 @@ def train(
         samples: the pictures, from `gather` or `from_images`.
         stop: asked before each step; the run then ends with its files written.
         generate: makes previews; called between steps, inside the model's `trainable()`.
+        fit: brings a start file to the model's widths, `publish` what was learned to those of files; only models of
+            unusual widths need them.
+        publish: see `fit`.
 
     Yields:
         What happens, as it happens; the last event is a `DoneEvent`.
@@ -87,9 +94,9 @@ def train(
     yield from (FindingEvent(step=0, finding=p.finding, remedy=p.remedy) for p in work.problems)
     if work.errors:
         raise WrongUse(" ".join(finding.message for finding in work.errors))
-    start = start_vectors(config, model.vocabulary(), model.family, about)
+    start = start_vectors(config, model.vocabulary(), model.family, about, fit)
     with model.trainable():
-        run = _Run(config, model, samples, work, start, about, generate)
+        run = _Run(config, model, samples, work, start, about, generate, publish)
         yield from run.prepare()
         yield from run.steps(stop)
         yield from run.finish()
@@ -107,8 +114,10 @@ class _Run:
         start: Mapping[str, Tensor],
         about: Mapping[str, Statistics],
         generate: Generate | None,
+        publish: Convert,
     ) -> None:
         self._config, self._model, self._work, self._generate = config, model, work, generate
+        self._publish = publish
         self._names = [sample.name for sample in data.samples]
         self._about = about
         self._group: Group = current()
@@ -259,7 +268,7 @@ class _Run:
         path = self._files.write_state(to_bytes(self._state, self._config))
         yield CheckpointEvent(step=step, kind="state", path=path)
         if self._config.keep:
-            embedding = embedding_of(self._config, self._state.vectors, self._header(step))
+            embedding = self._publish(embedding_of(self._config, self._state.vectors, self._header(step)))
             yield CheckpointEvent(step=step, kind="step", path=self._files.write_step(embedding, step))
 
     def _preview(self) -> Iterator[Event]:
@@ -300,7 +309,7 @@ class _Run:
         if self._files is not None:
             state_path = self._files.write_state(to_bytes(state, self._config))
             yield CheckpointEvent(step=numbers.step, kind="state", path=state_path)
-            path = self._files.write_final(embedding)
+            path = self._files.write_final(self._publish(embedding))
             yield CheckpointEvent(step=best_step, kind="final", path=path)
         yield DoneEvent(step=numbers.step, reason=self._reason, embedding=embedding, best_step=best_step, path=path)
 

@@ -105,7 +105,7 @@ def _unmoved(block: Tensor, start: Tensor) -> tuple[int, ...]:
 
 def watch_progress(numbers: Numbers, steps: int) -> Iterator[FindingEvent]:
     """Tell once when the fixed loss has not become better than before training."""
-    if numbers.step >= steps // 2 and numbers.best_step == 0 and "no-progress" not in numbers.told:
+    if numbers.step >= max(50, steps // 2) and numbers.best_step == 0 and "no-progress" not in numbers.told:
         numbers.told.append("no-progress")
         message = (
             f"After {numbers.step} steps the fixed loss is no better than before training ({numbers.first_loss:.4f}). "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +14,7 @@ from ti_fix.embedding import SD15, SDXL, Family, Vocabulary
 from ti_fix.errors import WrongUse
 from ti_fix.hosts.standalone.sample import noise_schedule
 from ti_fix.hosts.standalone.text import TextEncoder
-from ti_fix.prompt import split_prompt
+from ti_fix.prompt import Chunk, split_prompt
 from ti_fix.protocols import Conditioning, NoiseSchedule, Sizes
 from ti_fix.tokenizer import encode
 
@@ -126,7 +127,7 @@ class StandaloneModel:
             WrongUse: vectors of another width than the model's, or too many for one chunk.
         """
         rows = {trigger: max((len(b) for b in blocks.values()), default=0) for trigger, blocks in tensors.items()}
-        batch = [split_prompt(prompt, rows, encode) for prompt in prompts]
+        batch = [_split(prompt, tuple(rows.items())) for prompt in prompts]
         encoded = [encoder.encode(batch, tensors) for encoder in self._encoders]
         context = torch.cat([hidden for hidden, _ in encoded], dim=-1)
         pooled = encoded[-1][1]
@@ -144,9 +145,9 @@ class StandaloneModel:
 
     def predict(self, noisy: Tensor, timesteps: Tensor, conditioning: Conditioning) -> Tensor:
         """The UNet's raw output, in the type and on the device of `noisy`."""
-        unet = self._parts.unet
-        inputs = noisy.to(unet.device, unet.dtype), timesteps.to(unet.device)
-        context = conditioning.context.to(unet.dtype)
+        unet, like = self._parts.unet, _first_parameter(self._parts.unet)
+        inputs = noisy.to(like), timesteps.to(like.device)
+        context = conditioning.context.to(like)
         with _added(unet, conditioning.vector) as added:
             output: Tensor = unet(*inputs, context, added_cond_kwargs=added).sample
         return output.to(noisy)
@@ -155,8 +156,20 @@ class StandaloneModel:
         """Sinusoidal features of the six size numbers, (batch, 6 * 256) (arXiv 2307.01952, section 2.2)."""
         numbers = torch.tensor([[*s.original, *s.crop, *s.target] for s in sizes], dtype=torch.float32)
         unet = self._parts.unet
-        features: Tensor = unet.add_time_proj(numbers.flatten().to(unet.device))
+        features: Tensor = unet.add_time_proj(numbers.flatten().to(_first_parameter(unet).device))
         return features.reshape(len(sizes), -1)
+
+
+@lru_cache(maxsize=4096)
+def _split(prompt: str, rows: tuple[tuple[str, int], ...]) -> tuple[Chunk, ...]:
+    """Training sends the same few captions at every step."""
+    return split_prompt(prompt, dict(rows), encode)
+
+
+def _first_parameter(module: Any) -> Tensor:
+    """Tells device and precision; diffusers' own properties walk through all modules, which shows in every step."""
+    first: Tensor = next(module.parameters())
+    return first
 
 
 @contextmanager
@@ -169,7 +182,7 @@ def _added(unet: Any, vector: Tensor | None) -> Iterator[dict[str, Tensor] | Non
     if vector is None:
         yield None
         return
-    handle = unet.add_embedding.register_forward_pre_hook(lambda _module, _args: (vector.to(unet.dtype),))
+    handle = unet.add_embedding.register_forward_pre_hook(lambda _module, _args: (vector.to(_first_parameter(unet)),))
     try:
         yield {"text_embeds": vector, "time_ids": vector.new_zeros(len(vector), 6)}
     finally:
