@@ -3,6 +3,7 @@
 
 python3 run.py demo     repair a folder of broken embeddings and show what was done
 python3 run.py test     check the project: ruff, mypy, pytest; with arguments pytest alone (python3 run.py test -k name)
+python3 run.py check-host WEBUI  drive an installed WebUI with and without ti_fix and print a table (--help: options)
 """
 
 # Everything here must also run on Python 3.7, or a Python that is too old could not say so.
@@ -68,7 +69,8 @@ def main(argv: list[str]) -> int:
         print(f"run.py has no command {argv[0]!r}; it has: {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
     try:
-        prepare()
+        if argv[0] != "check-host":  # that needs nothing but this Python
+            prepare()
         return COMMANDS[argv[0]](argv[1:])
     except CannotStart as reason:
         print(f"\n{reason}", file=sys.stderr)
@@ -96,6 +98,12 @@ def test(arguments: list[str]) -> int:
     if failed:
         print(f"\nNot clean (see above): {', '.join(failed)}", flush=True)
     return code or int(bool(failed))
+
+
+def check_host(arguments: list[str]) -> int:
+    """Drive an installed WebUI."""
+    check_python(sys.version_info[:2])
+    return subprocess.call([sys.executable, "-m", "tests.hosts.check_host", *arguments], cwd=str(ROOT))
 
 
 def prepare() -> None:
@@ -191,7 +199,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-COMMANDS = {"demo": demo, "test": test}
+COMMANDS = {"demo": demo, "test": test, "check-host": check_host}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -20,7 +20,9 @@ SOURCES = sorted(
 )
 LONGEST_FILE = 400
 
-NOUNS = frozenset({"__init__", "embedding", "errors", "ldm_keys", "options", "protocols", "tokenizer"})
+NOUNS = frozenset(
+    {"__init__", "embedding", "errors", "ldm_keys", "options", "prompt", "protocols", "text_model", "tokenizer"}
+)
 FEATURES = frozenset({"align", "convert", "evaluate", "export", "heatmap", "repair", "train"})
 MAY_USE = {
     **dict.fromkeys(NOUNS, NOUNS),
@@ -35,7 +37,7 @@ MAY_USE = {
 }
 """Part of the package (a module or a folder) -> the parts that it may import."""
 
-EXCEPTIONS = {"hosts/load_hook.py": frozenset({"formats", "repair"})}
+EXCEPTIONS = dict.fromkeys(("hosts/load_hook.py", "hosts/bundle_hook.py"), frozenset({"formats", "repair"}))
 """Files that may import more than their part, as docs/architecture.md says."""
 
 CORE_PACKAGES = frozenset({"PIL", "numpy", "safetensors", "torch"})

@@ -74,17 +74,19 @@ def test_only_one_at_a_time():
     gate.release()
     assert job.wait(10).status == "done"
     job.start("second", steps(1))
-    assert job.wait(10).title == "second"
+    state = job.wait(10)
+    assert (state.title, state.number) == ("second", 2)
 
 
-def test_stop_ends_after_the_step_and_closes_the_iterator():
-    gate, closed, job = threading.Semaphore(0), [], Job()
+def test_stop_lets_the_work_end_in_good_order():
+    gate, job = threading.Semaphore(0), Job()
 
     def events(stop):
-        try:
-            yield from steps(100, gate)(stop)
-        finally:
-            closed.append(threading.current_thread().name)
+        for event in steps(100, gate)(stop):
+            yield event
+            if stop.is_set():
+                break
+        yield "saved"
 
     job.start("long", events)
     gate.release()
@@ -96,7 +98,7 @@ def test_stop_ends_after_the_step_and_closes_the_iterator():
     state = job.wait(10)
     assert state.status == "stopped"
     assert state.progress.done <= 2
-    assert closed == ["ti_fix long"]
+    assert job.events()[-1] == "saved"
 
 
 def test_stop_without_a_job_is_nothing():

@@ -204,6 +204,14 @@ def test_the_demo_passes_its_arguments_on(commands):
     assert run.main(["demo", "--out", "x"]) == 3
 
 
+def test_the_check_of_a_webui_needs_no_environment(monkeypatch):
+    calls = []
+    monkeypatch.setattr(run, "prepare", lambda: pytest.fail("it would install packages"))
+    monkeypatch.setattr(run.subprocess, "call", lambda command, **_: calls.append(command) or 7)
+    assert run.main(["check-host", "/webui", "--", "--lowvram"]) == 7
+    assert calls == [[sys.executable, "-m", "tests.hosts.check_host", "/webui", "--", "--lowvram"]]
+
+
 @pytest.mark.parametrize("argv", [["tset"], ["--version"]])
 def test_an_unknown_command_is_answered_with_the_known_ones(commands, capsys, argv):
     assert run.main(argv) == 2

@@ -5,6 +5,9 @@ from __future__ import annotations
 MAX_MESSAGE = 560
 """Characters of a message, whatever names a file brings into it."""
 
+OTHER_KIND = "it is another kind of file or made to harm, move it out of the embeddings folder."
+MALWARE = "it may be malware, do not load it."
+
 
 def printable(text: str, limit: int = MAX_MESSAGE) -> str:
     """A text that may hold a stranger's words, safe to show on one line of a terminal, a log or a page.

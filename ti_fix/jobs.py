@@ -7,7 +7,6 @@ pages only look at it, may be closed, and find it again.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -63,6 +62,7 @@ class JobState:
         seconds_left: estimate, None while there is nothing to go by.
         message: why it failed, as a sentence for the user.
         events: how many events there have been.
+        number: which job of this place it is, counted from 1; 0 before the first.
     """
 
     title: str = ""
@@ -72,6 +72,7 @@ class JobState:
     seconds_left: float | None = None
     message: str = ""
     events: int = 0
+    number: int = 0
 
     @property
     def active(self) -> bool:
@@ -107,8 +108,8 @@ class Job:
 
         Args:
             title: what the user calls it.
-            events: makes the iterator; called in the worker thread with the stop signal, which work that takes long
-                between two events looks at by itself.
+            events: makes the iterator; called in the worker thread with the stop signal. The iterator looks at the
+                signal between two steps and then ends in good order: what is done is saved and told.
             run: carries the work out where and when the host wants it (`Host.run`).
 
         Raises:
@@ -121,7 +122,7 @@ class Job:
             self._events.clear()
             self._pace.clear()
             self._started = self._clock()
-            self._state = JobState(title=title, status="running")
+            self._state = JobState(title=title, status="running", number=self._state.number + 1)
             work = partial(self._consume, events, self._stop)
             carried_out = work if run is None else partial(run, work)
             self._thread = threading.Thread(
@@ -131,7 +132,7 @@ class Job:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Ask it to end; it does so after the step it is in."""
+        """Ask it to end; it does so after the step that it is in."""
         with self._changed:
             if self._state.status == "running":
                 self._stop.set()
@@ -187,15 +188,8 @@ class Job:
                 self._changed.notify_all()
 
     def _consume(self, events: Callable[[threading.Event], Iterable[Any]], stop: threading.Event) -> None:
-        iterator = iter(events(stop))
-        try:
-            for event in iterator:
-                self._note(event)
-                if stop.is_set():
-                    return
-        finally:
-            with contextlib.suppress(AttributeError):  # a plain iterator has nothing to close
-                iterator.close()  # type: ignore[attr-defined]
+        for event in events(stop):
+            self._note(event)
 
     def _note(self, event: Any) -> None:
         with self._changed:

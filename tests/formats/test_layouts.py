@@ -152,6 +152,11 @@ def test_extract_takes_bundled_embeddings_out(tmp_path: Path) -> None:
     assert list(found["my.style"].vectors) == ["clip_l"]
 
 
+def test_extract_finds_nothing_in_a_lora_without_embeddings(tmp_path: Path) -> None:
+    lora = {"lora_te1_x.lora_down.weight": LEFT, "lora_te2_x.lora_down.weight": RIGHT}
+    assert extract(as_safetensors(tmp_path / "lora.safetensors", lora)) == []
+
+
 def test_extract_takes_several_placeholders_apart(tmp_path: Path) -> None:
     found = extract(as_torch(tmp_path / "both.bin", {"<cat>": LEFT, "<dog>": LEFT[:1]}))
     assert [(e.name, e.num_vectors) for e in found] == [("cat", 3), ("dog", 1)]

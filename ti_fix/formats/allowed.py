@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ti_fix.errors import UnreadableFile
+from ti_fix.errors import MALWARE, UnreadableFile
 from ti_fix.formats import builders
 from ti_fix.formats.builders import Builder, call
 
@@ -37,7 +37,7 @@ _STORAGES = {
 
 
 def _refused(*_: Any) -> None:
-    raise UnreadableFile("unsafe-pickle", "its pickle calls something that is not allowed; do not load it.")
+    raise UnreadableFile("unsafe-pickle", f"it calls something that is not allowed in an embedding; {MALWARE}")
 
 
 FROM_TYPE = Builder(_refused)
@@ -103,4 +103,4 @@ def find(module: str, name: str) -> Builder:
 
 def _not_allowed(what: str) -> str:
     shown = what if len(what) <= 80 else f"{what[:79]}…"
-    return f"opening it would run {shown}, which is not allowed in an embedding; it may be malware, do not load it."
+    return f"opening it would run {shown}, which is not allowed in an embedding; {MALWARE}"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ti_fix.errors import UnreadableFile
+from ti_fix.errors import MALWARE, OTHER_KIND, UnreadableFile
 from ti_fix.formats.stored import MAX_TENSOR_BYTES, StoredTensor
 
 MAX_EXPANSION = 2**22
@@ -58,7 +58,7 @@ def call(builder: Any, arguments: Any) -> Any:
         UnreadableFile: what is called is no builder.
     """
     if not isinstance(builder, Builder) or not isinstance(arguments, tuple) or len(arguments) > MAX_ARGUMENTS:
-        raise UnreadableFile("unsafe-pickle", "its pickle calls something that is not allowed; do not load it.")
+        raise UnreadableFile("unsafe-pickle", f"it calls something that is not allowed in an embedding; {MALWARE}")
     return builder.make(*arguments)
 
 
@@ -99,7 +99,9 @@ def key_of(value: Any) -> Any:
     """
     if type(value) in (str, bytes, bool, float, type(None)) or (type(value) is int and abs(value) < 2**63):
         return value
-    raise UnreadableFile("malformed", "its pickle uses odd names in a table; it is damaged or made to harm.")
+    raise UnreadableFile(
+        "malformed", "it is damaged inside (odd names in its pickle), or made to harm; do not load it."
+    )
 
 
 def storage_dtype(kind: Any) -> torch.dtype | None:
@@ -119,15 +121,17 @@ def tensor(storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> Store
     numel = math.prod(shape)
     span = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if numel else 0
     if offset + span > storage.size:
-        raise UnreadableFile("truncated", "truncated: a tensor reaches beyond its data; download it again.")
+        raise UnreadableFile("truncated", "truncated: a part of its vectors is missing; download it again.")
     if numel > storage.size + MAX_EXPANSION:
-        raise UnreadableFile("too-large", f"it unfolds a few numbers into a tensor of {list(shape)}; do not load it.")
+        raise UnreadableFile("too-large", f"it claims {list(shape)} numbers and holds {storage.size:,}; {OTHER_KIND}")
 
     def load() -> Tensor:
         if not numel:
             return torch.empty(shape, dtype=storage.dtype)
         if span * storage.dtype.itemsize > 2 * MAX_TENSOR_BYTES:  # few numbers, far apart
-            raise UnreadableFile("too-large", "a tensor in it lies in more data than any embedding has.")
+            raise UnreadableFile(
+                "too-large", f"its vectors are strewn over more data than any embedding has; {OTHER_KIND}"
+            )
         return torch.as_strided(storage.load(offset, span), shape, stride)
 
     return StoredTensor(shape=shape, dtype=storage.dtype, load=load)
@@ -157,7 +161,7 @@ def _counts(numbers: Any) -> tuple[int, ...]:
 
 
 def _wrong_tensor() -> UnreadableFile:
-    return UnreadableFile("malformed", "its pickle describes a tensor wrongly; download it again.")
+    return UnreadableFile("malformed", "it is damaged inside (a tensor is described wrongly); download it again.")
 
 
 # --- numpy ------------------------------------------------------------------------------------------------------------
@@ -187,7 +191,7 @@ def array(data: Any, held: Any, shape: Any, order: Any = "C", *_: Any) -> Stored
         return None
     shape, dtype, big = _counts(shape), _NUMPY[name], _is_big_endian(held)
     if math.prod(shape) * dtype.itemsize != len(data):
-        raise UnreadableFile("malformed", "its pickle describes an array wrongly; download it again.")
+        raise UnreadableFile("malformed", "it is damaged inside (an array is described wrongly); download it again.")
     if order == "F":
         shape = shape[::-1]
 

@@ -45,12 +45,10 @@ def open_container(source: Source, name: str) -> Container:
     if source.size == 0:
         raise UnreadableFile("empty", "the file is empty (0 bytes); download it again.")
     head = source.read(0, min(_HEAD, source.size))
-    if safetensors_file.looks_like(head):
+    if safetensors_file.looks_like(head):  # before pickle: a header of 640 bytes begins as a pickle does
         return safetensors_file.read(source)
     if torch_file.is_zip(head):
         return torch_file.read_zip(source)
-    if safetensors_file.looks_like(head):  # before pickle: a header of 640 bytes begins as a pickle does
-        return safetensors_file.read(source)
     if torch_file.looks_like_pickle(head):
         return torch_file.read_legacy(source)
     _explain(head, source, name)
@@ -75,8 +73,12 @@ def _explain(head: bytes, source: Source, name: str) -> None:
         raise UnreadableFile("damaged", "it holds only zero bytes, an interrupted download; download it again.")
     if PurePath(name.lower().removesuffix(".corrupted")).suffix == ".safetensors":
         safetensors_file.read(source)
-        raise UnreadableFile("bad-header", "its safetensors header is not JSON; it is damaged, download it again.")
-    raise UnreadableFile("damaged", "its first bytes are those of no known format; it is damaged, download it again.")
+        raise UnreadableFile(
+            "bad-header", "its beginning (the safetensors header, JSON) is damaged; download it again."
+        )
+    raise UnreadableFile(
+        "damaged", "it begins like no kind of file that is known here: damaged, or not an embedding; download it again."
+    )
 
 
 _PLACE = "unpack it if it is an archive, or move it out of the embeddings folder."

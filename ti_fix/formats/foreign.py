@@ -76,7 +76,7 @@ def recognise(paths: list[str]) -> Finding | None:
     bundled = bundled_names(paths)
     for kind in KINDS:
         if sum(1 for path in paths if not path.startswith(BUNDLE) and kind.pattern.search(path)) >= kind.least:
-            return Finding(code=_code(kind), severity="error", message=_message(kind, bundled))
+            return Finding(code=_code(kind, bundled), severity="error", message=_message(kind, bundled))
     return None
 
 
@@ -96,7 +96,9 @@ def bundle_key(path: str) -> tuple[str, str]:
     return (name, key) if name else (inner, "*")
 
 
-def _code(kind: Kind) -> str:
+def _code(kind: Kind, bundled: list[str]) -> str:
+    if bundled:
+        return "lora-with-embeddings"
     return "lora" if "LoRA" in kind.what else "foreign-file"
 
 

@@ -22,6 +22,8 @@ _HALVES: dict[str, str] = {
 }
 """Label in lower case with `_` for every separator -> encoder key."""
 
+_LONGEST = 2 * max(map(len, _HALVES))
+
 _OUTPUT = re.compile(r"(.+)[_.\-]out(put)?$", re.IGNORECASE)
 
 WRAPPERS = frozenset(
@@ -44,6 +46,8 @@ EXTRAS = re.compile(
 
 def half(name: str) -> str | None:
     """The encoder key that a label stands for, None where it is no label of a half."""
+    if len(name) > _LONGEST:
+        return None
     return _HALVES.get(re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_"))
 
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from ti_fix.embedding import BY_WIDTH, CLIP_G, CLIP_L, ENCODERS, Finding
-from ti_fix.errors import UnreadableFile, printable, quoted
+from ti_fix.errors import OTHER_KIND, UnreadableFile, printable, quoted
 from ti_fix.formats import foreign, labels
 from ti_fix.formats.concepts import Leaf, concepts, leaves_of
+from ti_fix.formats.resized import without_vocabulary
 from ti_fix.formats.shapes import PAIR_WIDTH, Orientation, orient
 from ti_fix.formats.stored import MAX_TENSOR_BYTES, Container, StoredTensor
 
@@ -72,10 +73,12 @@ def interpret_all(container: Container) -> list[Reading]:
     bundled = [leaf for leaf in leaves if leaf.dotted.startswith(foreign.BUNDLE)]
     if bundled:
         leaves = [Leaf(path=(*foreign.bundle_key(leaf.dotted),), tensor=leaf.tensor) for leaf in bundled]
+    elif foreign.recognise([leaf.dotted for leaf in leaves]):
+        return []  # matrices of a LoRA can have the width of an embedding
     found = concepts(leaves)
     numbers = sum(leaf.tensor.numel for parts in found.values() for leaf in parts)
     if numbers * 4 > MAX_TENSOR_BYTES:
-        raise UnreadableFile("too-large", f"its {len(found)} parts hold {numbers:,} numbers, too many for embeddings.")
+        raise UnreadableFile("too-large", f"its {len(found):,} embeddings hold {numbers:,} numbers; {OTHER_KIND}")
     return [_assemble(container, name, parts, parts, metadata) for name, parts in found.items()]
 
 
@@ -104,7 +107,6 @@ def _native(container: Container) -> Reading | None:
 def _assemble(
     container: Container, name: str, parts: list[Leaf], leaves: list[Leaf], metadata: dict[str, str]
 ) -> Reading:
-    notes: list[Finding] = []
     blocks: dict[str, list[tuple[Leaf, Orientation]]] = {}
     for leaf in parts:
         shape = orient(leaf.tensor.shape, leaf.label)
@@ -112,6 +114,7 @@ def _assemble(
         keys = (CLIP_L.key, CLIP_G.key) if shape.width == PAIR_WIDTH else (BY_WIDTH[shape.width].key,)
         for key in keys:
             blocks.setdefault(key, []).append((leaf, shape))
+    blocks, notes = without_vocabulary(blocks)
     over = [o for members in blocks.values() if (o := _too_many(members))]
     if over:
         return Reading(layout=_layout(container, parts), metadata=metadata, findings=(over[0],))
@@ -212,7 +215,9 @@ def _label_findings(parts: list[Leaf]) -> list[Finding]:
     named = [leaf.name for leaf in parts if leaf.label and leaf.name != leaf.label]
     if named:
         what = " and ".join(map(quoted, named[:4]))
-        return [_mended("renamed-keys", f"The halves are called {what}.", "Renamed the keys to those that hosts know.")]
+        return [
+            _mended("renamed-keys", f"The halves are called {what}.", "Renamed the keys to those that WebUIs know.")
+        ]
     return []
 
 
@@ -228,7 +233,7 @@ def _structure_findings(
         message = f"The vectors lie inside a list or deeper in the file (under {where})."
         found.append(_mended("nested", message, "Took the vectors out."))
     if container.kind == "picture" and not webui:
-        message = "The picture holds a form that the hosts do not read from pictures."
+        message = "The picture holds a form that WebUIs do not read from pictures."
         found.append(_mended("picture-form", message, "Read the picture's data."))
     encoders = {orient(leaf.tensor.shape, leaf.label) for leaf in parts}
     if flat and not labelled and len({o.width for o in encoders if o}) > 1:
@@ -240,7 +245,7 @@ def _structure_findings(
     if not webui:
         extras += [k for k in metadata if k not in container.metadata and k not in extras]
     if extras and flat and container.kind != "picture":
-        message = f"Beside the vectors the file holds {_listed(extras)}, which hosts stumble over."
+        message = f"Beside the vectors the file holds {_listed(extras)}, which WebUIs stumble over."
         found.append(_mended("extra-keys", message, "Left out what is not a vector."))
     return found
 
@@ -319,7 +324,7 @@ def _nothing(leaves: list[Leaf]) -> Finding:
 
 
 def _several(names: list[str]) -> Finding:
-    message = f"It holds {len(names)} embeddings ({_listed(names)}); take them apart (ti-fix repair --extract)."
+    message = f"It holds {len(names):,} embeddings ({_listed(names)}); take them apart (ti-fix repair --extract)."
     return Finding(code="several-embeddings", severity="error", message=message)
 
 

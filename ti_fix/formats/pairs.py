@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,17 +15,18 @@ _HALF_MARK = re.compile(
 )
 
 
-def read_many(paths: Iterable[Path]) -> Iterator[Parsed]:
+def read_many(paths: Iterable[Path], *, reading: Callable[[Path], Parsed] = read) -> Iterator[Parsed]:
     """Read files one by one; halves that belong together come out as one embedding.
 
     Args:
         paths: the files, in the order in which they are to be reported.
+        reading: how one file is read; `read`, or something that remembers what it has read.
     """
     waiting: dict[tuple[Path, str], Parsed] = {}
     done: list[Parsed | None] = []
     place: dict[int, int] = {}
     for path in paths:
-        parsed = read(path)
+        parsed = reading(path)
         key = pair_key(parsed)
         if key is None:
             done.append(parsed)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ti_fix.embedding import Embedding, Finding
-from ti_fix.errors import UnreadableFile, printable, quoted
+from ti_fix.errors import OTHER_KIND, UnreadableFile, printable, quoted
 from ti_fix.formats import safetensors_file
 from ti_fix.formats.container import open_container
 from ti_fix.formats.layouts import Reading, interpret, interpret_all
@@ -117,7 +117,7 @@ def read(path: Path | str) -> Parsed:
     except UnreadableFile as error:
         return _failed(path, error.code, str(error))
     except (MemoryError, RecursionError):
-        return _failed(path, "too-large", "it takes more memory than there is; it is no embedding or made to harm.")
+        return _failed(path, "too-large", f"it takes more memory than there is; {OTHER_KIND}")
     except OSError as error:
         reason = error.strerror or type(error).__name__
         return _failed(path, "unreadable", f"it cannot be opened ({reason}); check the file and its permissions.")
@@ -144,7 +144,9 @@ def _open(path: Path) -> Source:
     try:
         return Source(path)
     except ValueError:
-        raise UnreadableFile("unreadable", "its name holds a zero character; name a file.") from None
+        raise UnreadableFile(
+            "unreadable", "there can be no file of that name (it holds a zero character); check the name."
+        ) from None
     except OSError:
         if path.is_dir():
             raise UnreadableFile("unreadable", "it is a folder, not a file; remove it or name a file.") from None
@@ -250,7 +252,7 @@ def _file_findings(path: Path, container: Container, reading: Reading) -> Iterab
             code="wrong-ending", severity="note", message=message, repaired="Went by the content, not by the ending."
         )
     elif ending in (".pti", ".pth", ".pkl", ".emb", ".ckpt"):
-        message = f"Hosts do not open files that end in {ending}."
+        message = f"WebUIs do not open files that end in {ending}."
         yield Finding(code="unusual-ending", severity="note", message=message, repaired=f"Opened the {ending} file.")
     inner = reading.placeholder
     if inner and container.kind == "picture" and inner != trigger_of(path):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 
 from ti_fix.embedding import Finding
-from ti_fix.errors import UnreadableFile, quoted
+from ti_fix.errors import OTHER_KIND, UnreadableFile, quoted
 from ti_fix.formats.source import Source
 from ti_fix.formats.stored import Container, StoredTensor, writable
 
@@ -65,9 +66,9 @@ def read(source: Source) -> Container:
     Raises:
         UnreadableFile: the header is damaged, or the file ends before its data.
     """
-    header, start = _header(source)
-    metadata = header.pop("__metadata__", None)
-    entries = {writable(name): _entry(name, entry) for name, entry in header.items()}
+    table, start = header(source)
+    metadata = table.pop("__metadata__", None)
+    entries = {writable(name): _entry(name, entry) for name, entry in table.items()}
     end = max((entry.end for entry in entries.values()), default=0)
     if start + end > source.size:
         there = f"{start + end:,} bytes announced, {source.size:,} there"
@@ -77,7 +78,12 @@ def read(source: Source) -> Container:
     return Container(kind="safetensors", tree=tree, metadata=_texts(metadata), findings=findings)
 
 
-def _header(source: Source) -> tuple[dict[str, Any], int]:
+def header(source: Source) -> tuple[dict[str, Any], int]:
+    """The header as it is written, and where the data begins.
+
+    Raises:
+        UnreadableFile: it is damaged.
+    """
     if source.size < 8:
         raise UnreadableFile("truncated", f"truncated inside its safetensors header; {_AGAIN}")
     length = int.from_bytes(source.read(0, 8), "little")
@@ -87,18 +93,39 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
         raise UnreadableFile("truncated", f"truncated inside its safetensors header; {_AGAIN}")
     text = source.read(8, length)
     if text.count(b"[") + text.count(b"{") + text.count(b",") > MAX_MARKS:
-        raise UnreadableFile("too-large", "its safetensors header lists far more than an embedding has.")
+        raise UnreadableFile("too-large", f"its safetensors header lists far more than an embedding has; {OTHER_KIND}")
     try:
-        header = json.loads(text.decode("utf-8"), parse_int=_whole, object_pairs_hook=_unique)
+        table = _parsed(text)
     except (ValueError, RecursionError):
-        raise UnreadableFile("bad-header", f"its safetensors header is not JSON; {_DAMAGED}") from None
-    if not isinstance(header, dict):
+        raise UnreadableFile(
+            "bad-header", f"its beginning (the safetensors header, JSON) cannot be read; {_DAMAGED}"
+        ) from None
+    if not isinstance(table, dict):
         raise UnreadableFile("bad-header", f"its safetensors header is not a table of tensors; {_DAMAGED}")
-    return header, 8 + length
+    return table, 8 + length
+
+
+def _parsed(text: bytes) -> Any:
+    """The header as Python data.
+
+    Raises:
+        ValueError: no JSON, or a whole number of so many digits that reading it would take minutes.
+        UnreadableFile: two entries of one name; readers differ in which of them they take.
+    """
+    long_numbers = _LONG_NUMBER.search(text) is not None  # perhaps: digits in a text look the same
+    header = json.loads(text.decode("utf-8"), parse_int=_whole if long_numbers else None)
+    if isinstance(header, dict):
+        tensors = len(header) - ("__metadata__" in header)
+        if any(text.count(word) != tensors for word in _FIELDS):
+            json.loads(text.decode("utf-8"), parse_int=_whole, object_pairs_hook=_unique)
+    return header
+
+
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_FIELDS = (b'"dtype"', b'"shape"', b'"data_offsets"')
 
 
 def _whole(digits: str) -> int:
-    """A whole number of at most 18 digits; Python would take minutes for one of a million."""
     if len(digits) > 18:
         raise ValueError
     return int(digits)
@@ -106,7 +133,7 @@ def _whole(digits: str) -> int:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
-    if len(table) != len(pairs):  # readers differ in which of two entries they take
+    if len(table) != len(pairs):
         raise UnreadableFile("bad-header", f"its safetensors header has two entries of one name; {_DAMAGED}")
     return table
 
@@ -159,14 +186,14 @@ def _spare_findings(entries: Iterable[_Entry], length: int) -> list[Finding]:
     spare += length - at
     if not spare:
         return []
-    message = f"It holds {spare:,} bytes that belong to no tensor, for which hosts refuse it. Left out these bytes."
+    message = f"It holds {spare:,} bytes that belong to no tensor, for which WebUIs refuse it. Left out these bytes."
     return [Finding(code="spare-bytes", severity="note", message=message, repaired="Left out bytes of no tensor.")]
 
 
 def _metadata_findings(metadata: Any) -> list[Finding]:
     if metadata is None or (isinstance(metadata, dict) and all(type(value) is str for value in metadata.values())):
         return []
-    message = "Its metadata holds something other than text, for which hosts refuse the file. Turned it into text."
+    message = "Its metadata holds something other than text, for which WebUIs refuse the file. Turned it into text."
     return [Finding(code="metadata-form", severity="note", message=message, repaired="Turned the metadata into text.")]
 
 

@@ -73,7 +73,19 @@ class Source:
         end = start + count * dtype.itemsize
         if isinstance(self._data, bytearray) and start % dtype.itemsize == 0 and end <= self.size:
             return torch.frombuffer(self._data, dtype=dtype, count=count, offset=start)
-        return torch.frombuffer(bytearray(self.read(start, end - start)), dtype=dtype)
+        return self._copy(start, count, dtype)
+
+    def _copy(self, start: int, count: int, dtype: torch.dtype) -> Tensor:
+        """The numbers in memory of their own, written there without a detour."""
+        length = count * dtype.itemsize
+        if self._data is not None or start < 0 or start + length > self.size:
+            return torch.frombuffer(bytearray(self.read(start, length)), dtype=dtype)
+        numbers = torch.empty(length, dtype=torch.uint8)
+        with self.open() as stream:
+            stream.seek(start)
+            if stream.readinto(numbers.numpy()) != length:  # type: ignore[attr-defined]
+                raise _cut_off()
+        return numbers.view(dtype)
 
     def whole(self) -> bytes:
         """All bytes; for formats that cannot be read in parts."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ti_fix.embedding import Finding
-from ti_fix.errors import UnreadableFile
+from ti_fix.errors import OTHER_KIND, UnreadableFile
 
 MAX_TENSOR_BYTES = 512 * 2**20
 """Largest tensor that is read, counted as float32; a whole CLIP token table is 151 or 253 MB."""
@@ -23,7 +23,10 @@ MAX_NODES = 50_000
 
 MAX_DEPTH = 32
 MAX_KEY = 500
-"""Characters of one key; the longest keys of checkpoints have about 150."""
+"""Characters of the keys that lead to a leaf; those of checkpoints have about 150."""
+
+MAX_CHARACTERS = 2**21
+"""Characters of all such paths of one file, as every one is looked at with a dozen patterns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,7 @@ class StoredTensor:
             UnreadableFile: the tensor is larger than any embedding or table could be.
         """
         if self.numel * 4 > MAX_TENSOR_BYTES:
-            raise UnreadableFile("too-large", f"a tensor of shape {list(self.shape)} is too large for an embedding.")
+            raise UnreadableFile("too-large", f"it holds a tensor of {list(self.shape)} numbers; {OTHER_KIND}")
         return self.load().detach().to(dtype=torch.float32).contiguous()
 
 
@@ -83,27 +86,32 @@ def walk(tree: object) -> Iterator[tuple[tuple[str, ...], object]]:
     Raises:
         UnreadableFile: the tree is deeper, has more nodes or longer keys than any honest file.
     """
-    stack: list[tuple[tuple[str, ...], object]] = [((), tree)]
-    seen = 0
+    stack: list[tuple[tuple[str, ...], int, object]] = [((), 0, tree)]
+    nodes = characters = 0
     while stack:
-        path, node = stack.pop()
+        path, length, node = stack.pop()
         if not isinstance(node, (dict, list, tuple)):
             yield path, node
             continue
-        seen += len(node)  # counted before it is unfolded: shared parts can multiply
-        if seen > MAX_NODES:
-            raise UnreadableFile("too-large", f"it has more than {MAX_NODES:,} parts; an embedding has a few.")
+        nodes += len(node)  # counted before it is unfolded: shared parts can multiply
+        if nodes > MAX_NODES:
+            raise UnreadableFile(
+                "too-large", f"it has more than {MAX_NODES:,} parts, an embedding has a few; {OTHER_KIND}"
+            )
         if len(path) == MAX_DEPTH:
-            raise UnreadableFile("malformed", "its structure is nested beyond reason; it is damaged or made to harm.")
+            raise UnreadableFile("malformed", "it is nested far too deep: damaged, or made to harm; do not load it.")
         children = node.items() if isinstance(node, dict) else enumerate(node)
-        stack.extend(((*path, _key(key)), child) for key, child in reversed(list(children)))
-
-
-def _key(key: object) -> str:
-    text = writable(key) if isinstance(key, str) else str(key)
-    if len(text) > MAX_KEY:
-        raise UnreadableFile("malformed", f"a name in it has {len(text):,} characters; it is damaged or made to harm.")
-    return text
+        for key, child in reversed(list(children)):
+            name = writable(key) if isinstance(key, str) else str(key)
+            longer = length + len(name) + 1
+            if longer > MAX_KEY:
+                raise UnreadableFile(
+                    "malformed", f"a name in it is {longer:,} letters long: damaged, or made to harm; do not load it."
+                )
+            characters += longer
+            if characters > MAX_CHARACTERS:
+                raise UnreadableFile("too-large", f"it holds more names than any embedding; {OTHER_KIND}")
+            stack.append(((*path, name), longer, child))
 
 
 def writable(text: str) -> str:

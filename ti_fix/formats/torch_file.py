@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ti_fix.embedding import Finding
-from ti_fix.errors import UnreadableFile
+from ti_fix.errors import OTHER_KIND, UnreadableFile
 from ti_fix.formats.builders import Storage, storage_dtype, swapped
 from ti_fix.formats.source import READ_WHOLE, Source
 from ti_fix.formats.stored import Container
@@ -58,7 +58,7 @@ def _zip_tree(archive: ZipFile, budget: Budget, inner: Callable[[bytes], Any] | 
     if pickled is None:
         raise UnreadableFile("foreign-zip", "it is a zip, but none that torch wrote; unpack it and use what is inside.")
     if pickled.size > MAX_WORK:
-        raise UnreadableFile("too-large", "its pickle is far larger than an embedding; it is another kind of file.")
+        raise UnreadableFile("too-large", f"its pickle alone is far larger than any embedding; {OTHER_KIND}")
     root = pickled.name[: -len("data.pkl")]
     swap = _is_big_endian(archive, records.get(f"{root}byteorder"))
 
@@ -66,7 +66,7 @@ def _zip_tree(archive: ZipFile, budget: Budget, inner: Callable[[bytes], Any] | 
         dtype, key, _ = _storage_id(saved_id)
         record = records.get(f"{root}data/{key}")
         if record is None:
-            raise UnreadableFile("truncated", "truncated: a tensor's data is missing; download it again.")
+            raise UnreadableFile("truncated", "truncated: a part of its vectors is missing; download it again.")
 
         def load(start: int, count: int) -> Tensor:
             flat = archive.numbers(record, start, count, dtype)
@@ -109,7 +109,7 @@ def read_legacy(source: Source) -> Container:
 def _inner_storage(budget: Budget, data: Any) -> Any:
     """The one storage of a file that lies as bytes inside another pickle (a plainly pickled tensor)."""
     if not isinstance(data, bytes):
-        raise UnreadableFile("malformed", "its pickle describes a storage wrongly; download it again.")
+        raise UnreadableFile("malformed", "it is damaged inside (a storage is described wrongly); download it again.")
     source = Source(data)
     return _zip_tree(ZipFile(source), budget, None) if is_zip(data) else _legacy_tree(source, budget, None)
 
@@ -162,7 +162,7 @@ class _LegacyBlock:
 
     def load(self, start: int, count: int) -> Tensor:
         if self.at is None:
-            raise UnreadableFile("truncated", "truncated: a tensor's data is missing; download it again.")
+            raise UnreadableFile("truncated", "truncated: a part of its vectors is missing; download it again.")
         return self.source.numbers(self.at + start * self.dtype.itemsize, count, self.dtype)
 
 
@@ -174,7 +174,7 @@ def _legacy_part(source: Source, blocks: dict[str, _LegacyBlock], saved_id: Any)
     if type(announced) is not int or announced < 0:
         raise _wrong_storage()
     if announced * dtype.itemsize > source.size:
-        raise UnreadableFile("truncated", "truncated: it announces more data than it holds; download it again.")
+        raise UnreadableFile("truncated", "truncated: it announces more vectors than it holds; download it again.")
     block = blocks.setdefault(key, _LegacyBlock(source=source, dtype=dtype, size=announced))
     if block.dtype is not dtype or block.size != announced:
         raise _wrong_storage()
@@ -195,7 +195,7 @@ def _view(about: Any, whole: int) -> tuple[int, int]:
 
 
 def _no_storage(_: Any) -> Storage:
-    raise UnreadableFile("malformed", "it speaks of tensors that it does not hold; download it again.")
+    raise UnreadableFile("malformed", "it is incomplete: it speaks of vectors that are not in it; download it again.")
 
 
 def _storage_id(saved_id: Any) -> tuple[torch.dtype, str, tuple[Any, ...]]:
@@ -208,8 +208,8 @@ def _storage_id(saved_id: Any) -> tuple[torch.dtype, str, tuple[Any, ...]]:
 
 
 def _wrong_storage() -> UnreadableFile:
-    return UnreadableFile("malformed", "its pickle describes a storage wrongly; download it again.")
+    return UnreadableFile("malformed", "it is damaged inside (a storage is described wrongly); download it again.")
 
 
 def _wrong_list() -> UnreadableFile:
-    return UnreadableFile("malformed", "its list of tensors is damaged; download it again.")
+    return UnreadableFile("malformed", "it is damaged inside (its list of contents); download it again.")

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, BinaryIO, ClassVar, Protocol
 
-from ti_fix.errors import UnreadableFile
+from ti_fix.errors import MALWARE, OTHER_KIND, UnreadableFile
 from ti_fix.formats.allowed import FROM_BYTES, FROM_TYPE, find
 from ti_fix.formats.builders import Builder, Held, call, key_of
 
@@ -27,7 +27,8 @@ MAX_WORK = 64 * 2**20
 _PER_STEP = 100
 _MAX_LINE = 1024
 _MAX_NESTING = 64
-_FORBIDDEN = ("INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER")
+_FORBIDDEN = "INST OBJ NEWOBJ_EX EXT1 EXT2 EXT4 NEXT_BUFFER READONLY_BUFFER STRING UNICODE FLOAT LONG PERSID".split()
+"""Classes by name, the registry, buffers elsewhere; and the text forms of protocol 0, which torch never wrote."""
 
 
 class Budget:
@@ -46,9 +47,7 @@ class Budget:
         """
         self.left -= amount
         if self.left < 0:
-            raise UnreadableFile(
-                "too-large", "its pickle holds far more than an embedding; it is another kind of file or made to harm."
-            )
+            raise UnreadableFile("too-large", f"it holds far more than any embedding (in its pickle); {OTHER_KIND}")
 
 
 class _PaidStream(Protocol):
@@ -138,7 +137,9 @@ class RestrictedUnpickler(pickle._Unpickler):
         if isinstance(target, Held):
             target.state = state
         elif not isinstance(target, dict) or not isinstance(state, dict):
-            raise UnreadableFile("malformed", "its pickle sets state on something that has none; download it again.")
+            raise UnreadableFile(
+                "malformed", "it is damaged inside (its pickle contradicts itself); download it again."
+            )
         # Attributes that were set on an OrderedDict: nothing to read there.
 
     def _setitem(self) -> None:
@@ -154,7 +155,9 @@ class RestrictedUnpickler(pickle._Unpickler):
     def _table(self) -> Any:
         table = self.stack[-1]
         if not isinstance(table, (dict, Held)):
-            raise UnreadableFile("malformed", "its pickle fills a table that is none; download it again.")
+            raise UnreadableFile(
+                "malformed", "it is damaged inside (its pickle contradicts itself); download it again."
+            )
         return table
 
     def _dict(self) -> None:
@@ -173,7 +176,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         self.append(items)
 
     def _refuse(self) -> None:
-        raise UnreadableFile("unsafe-pickle", "its pickle uses an instruction that no embedding needs; do not load it.")
+        raise UnreadableFile("unsafe-pickle", f"it uses a rare feature of pickles that can run code; {MALWARE}")
 
 
 def _weight(value: Any) -> int:
@@ -225,12 +228,14 @@ def load_pickle(
     except UnreadableFile:
         raise
     except EOFError:
-        raise UnreadableFile("truncated", "truncated: its pickle ends too early; download it again.") from None
+        raise UnreadableFile(
+            "truncated", "truncated: it ends too early, as after an interrupted download; download it again."
+        ) from None
     except (RecursionError, MemoryError, OverflowError):
-        raise UnreadableFile("malformed", "its pickle is built to exhaust memory; do not load it.") from None
+        raise UnreadableFile("malformed", "it is built to fill the memory (by its pickle); do not load it.") from None
     except Exception as error:  # the machine raises whatever Python does on damaged instructions
         kind = type(error).__name__
-        raise UnreadableFile("malformed", f"its pickle is damaged ({kind}); download it again.") from None
+        raise UnreadableFile("malformed", f"it is damaged inside (its pickle: {kind}); download it again.") from None
 
 
 class _Opener:
@@ -244,7 +249,7 @@ class _Opener:
         if not isinstance(value, (Held, dict, list, tuple)):
             return value
         if depth > _MAX_NESTING:
-            raise UnreadableFile("malformed", "its structure is nested beyond reason; it is damaged or made to harm.")
+            raise UnreadableFile("malformed", "it is nested far too deep: damaged, or made to harm; do not load it.")
         known = self._done.get(id(value))
         if known is not None:
             return known[1]

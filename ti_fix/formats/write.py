@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -143,8 +143,13 @@ def write(
     return write_bytes(path, data, overwrite=overwrite)
 
 
-def write_bytes(path: Path, data: bytes, *, overwrite: bool = False) -> Path:
+def write_bytes(path: Path, data: bytes | Iterable[bytes], *, overwrite: bool = False) -> Path:
     """Write a file by way of a temporary one beside it; folders that are missing are made.
+
+    Args:
+        path: its name.
+        data: all of it, or piece after piece.
+        overwrite: replace a file of that name.
 
     Raises:
         TiFixError: the file exists and is not to be replaced, or the disk does not take it.
@@ -174,11 +179,11 @@ def _make_folder(folder: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
 
 
-def _write_through(path: Path, data: bytes) -> None:
+def _write_through(path: Path, data: bytes | Iterable[bytes]) -> None:
     # Not `tempfile`: its files are readable by their owner only, and would stay so under their final name.
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     with open(number, "wb") as stream:
-        stream.write(data)
+        stream.writelines([data] if isinstance(data, bytes) else data)
         stream.flush()
         os.fsync(stream.fileno())
 

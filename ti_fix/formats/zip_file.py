@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ti_fix.errors import UnreadableFile
+from ti_fix.errors import OTHER_KIND, UnreadableFile
 from ti_fix.formats.source import Source
 
 MAX_TABLE = 8 * 2**20
@@ -83,12 +83,12 @@ class ZipFile:
         """
         count = record.size - start if count is None else count
         if start < 0 or count < 0 or start + count > record.size:
-            raise UnreadableFile("truncated", "truncated: a tensor's data is missing; download it again.")
+            raise UnreadableFile("truncated", "truncated: a part of its vectors is missing; download it again.")
         begin = self._begin(record)
         if record.method == _STORED:
             return self._source.read(begin + start, count)
         if start + count > MAX_UNPACKED:
-            raise UnreadableFile("too-large", "a part of it unpacks to more than any embedding holds; do not load it.")
+            raise UnreadableFile("too-large", f"a part of it unpacks to more than any embedding holds; {OTHER_KIND}")
         return self._unpacked(record, begin, start + count)[start:]
 
     def numbers(self, record: Record, start: int, count: int, dtype: torch.dtype) -> Tensor:
@@ -138,7 +138,7 @@ def _table(source: Source) -> bytes:
     if _FULL in (size, offset) or fields[4] == 0xFFFF:
         size, offset = _end64(source, tail_at + at)
     if size > MAX_TABLE:
-        raise UnreadableFile("too-large", "it is a zip with far more parts than an embedding has; do not load it.")
+        raise UnreadableFile("too-large", f"it is a zip with far more parts than any embedding has; {OTHER_KIND}")
     return _within(source, offset, size)
 
 

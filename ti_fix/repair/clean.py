@@ -17,7 +17,7 @@ from ti_fix.repair.split import split
 
 _RENAMED = frozenset({"prompt-syntax", "keyword"})
 
-CARRIERS = frozenset({"lora", "several-embeddings"})
+CARRIERS = frozenset({"lora-with-embeddings", "several-embeddings"})
 """Findings of files that hold embeddings without being one."""
 
 

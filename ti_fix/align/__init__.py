@@ -1,0 +1,32 @@
+"""Is the text side of a model what its makers published, and if not, what puts it right?"""
+
+from __future__ import annotations
+
+from ti_fix.align.change import Applied, repaired
+from ti_fix.align.check import Check, Light, Outcome, Report, examine
+from ti_fix.align.encoder_checks import ENCODER_CHECKS
+from ti_fix.align.extra_rows import extra_embeddings
+from ti_fix.align.table_checks import TABLE_CHECKS
+from ti_fix.align.text import clean_text
+from ti_fix.align.tokenizer_checks import TOKENIZER_CHECKS
+from ti_fix.text_model import TextModel
+
+CHECKS = (*TABLE_CHECKS, *TOKENIZER_CHECKS, *ENCODER_CHECKS)
+
+__all__ = [
+    "CHECKS",
+    "Applied",
+    "Check",
+    "Light",
+    "Outcome",
+    "Report",
+    "align",
+    "clean_text",
+    "extra_embeddings",
+    "repaired",
+]
+
+
+def align(model: TextModel) -> Report:
+    """Run every check on a model; the model stays as it is."""
+    return examine(model, CHECKS)

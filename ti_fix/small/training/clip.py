@@ -1,0 +1,145 @@
+"""Train the small CLIP judge: ``python -m ti_fix.small.training.clip --work DIR`` (resumable)."""
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ti_fix.small import captions, scenes
+from ti_fix.small.clip import SmallClip, clip_ids, normalised
+from ti_fix.small.training.checkpoint import Pacer, load_checkpoint, save_checkpoint
+from ti_fix.small.training.pictures import (
+    QUALITIES,
+    plain_scene,
+    quality_caption,
+    spoil,
+)
+from ti_fix.small.training.towers import UsedRows
+
+SECONDS = 420.0  # CPU
+BATCH = 128
+POOL = 8000
+PLAIN = 0.35  # share of plain one-object scenes, held-out pairs among them: a judge may know everything
+SIDE = 64
+
+
+def draw(rng: random.Random) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], str]:
+    """A 64-pixel picture, spoiled two times in five, and its caption."""
+    if rng.random() < PLAIN:
+        described = plain_scene(rng.choice(scenes.COLOURS), rng.choice(scenes.SHAPES), rng)
+    else:
+        described = captions.draw(rng, two=0.25)
+    quality = rng.choice(tuple(QUALITIES)) if rng.random() < 0.4 else None
+    text = captions.plain_caption(described, rng) if rng.random() < 0.5 else captions.caption(described, rng)
+    return spoil(scenes.render(described.scene), quality, rng, SIDE), quality_caption(text, quality, rng)
+
+
+def pixels(pictures: list[np.ndarray[Any, np.dtype[np.uint8]]]) -> Tensor:
+    """List of uint8 pictures -> (n, 3, 64, 64) in -1..1."""
+    return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+class Trainer:
+    """The CLIP judge in training, with a renewed pool of captioned pictures."""
+
+    def __init__(self, work: Path) -> None:
+        torch.manual_seed(71)
+        self.path, self.rng = work / "clip.ckpt", random.Random(71)
+        self.model = SmallClip()
+        sample = [draw(self.rng)[1] for _ in range(3000)] + list(captions.FILLERS)
+        self.ids = torch.unique(torch.cat([clip_ids(sample).flatten(), clip_ids(["a"]).flatten()]))
+        self.model.token_embedding = UsedRows(self.ids, torch.randn(len(self.ids), 64) * 0.02)  # type: ignore[assignment]
+        self.optimiser = torch.optim.AdamW(self.model.parameters(), 1e-3, weight_decay=0.02, betas=(0.9, 0.98),
+                                           fused=True)
+        self.spent, self.step = 0.0, 0
+        state = load_checkpoint(self.path)
+        if state:
+            self.model.load_state_dict(state["model"])
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.spent, self.step = state["spent"], state["step"]
+            self.rng.seed(71_000 + self.step)
+        self.pictures: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
+        self.texts: list[str] = []
+
+    def save(self) -> None:
+        """Write the resumable checkpoint."""
+        save_checkpoint(self.path, {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(),
+                                    "spent": self.spent, "step": self.step, "ids": self.ids})
+
+    def _batch(self) -> tuple[Tensor, Tensor]:
+        for _ in range(16 if self.pictures else BATCH):
+            picture, text = draw(self.rng)
+            if len(self.pictures) < POOL:
+                self.pictures.append(picture)
+                self.texts.append(text)
+            else:
+                i = self.rng.randrange(POOL)
+                self.pictures[i], self.texts[i] = picture, text
+        chosen = self.rng.sample(range(len(self.pictures)), BATCH)
+        ids = clip_ids([self.texts[i] for i in chosen])
+        longest = int((ids.argmax(1) + 1).max())
+        return normalised(pixels([self.pictures[i] for i in chosen])), ids[:, :longest]
+
+    def train_step(self) -> float:
+        """One contrastive step."""
+        progress = min(self.spent / SECONDS, 1.0)
+        rate = 1.2e-3 * min(1.0, (self.step + 1) / 80) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
+        self.optimiser.param_groups[0]["lr"] = rate
+        images, ids = self._batch()
+        scale = self.model.logit_scale.exp().clamp(max=100)
+        logits = scale * self.model.encode_image(images) @ self.model.encode_text(ids).T
+        target = torch.arange(len(ids))
+        loss = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+        self.optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimiser.step()
+        self.step += 1
+        return loss.item()
+
+    def run(self) -> None:
+        """Train until the CPU budget is spent, then print the zero-shot accuracy."""
+        pacer, losses = Pacer(self.spent), []
+        while self.spent < SECONDS:
+            losses.append(self.train_step())
+            self.spent = pacer.tick()
+            if self.step % 50 == 0:
+                print(self.step, f"loss {np.mean(losses[-50:]):.3f} cpu {self.spent:.0f} s", flush=True)
+            if pacer.due():
+                self.save()
+                pacer.leave_if_asked()
+        self.save()
+        print(f"64 colour-shape pairs: {self.pair_accuracy():.3f}", flush=True)
+
+    @torch.no_grad()
+    def pair_accuracy(self, count: int = 512) -> float:
+        """Zero-shot accuracy over the 64 colour-shape pairs."""
+        rng = random.Random(5)
+        pairs = [(c, s) for c in scenes.COLOURS for s in scenes.SHAPES]
+        chosen = [rng.choice(pairs) for _ in range(count)]
+        x = pixels([spoil(scenes.render(plain_scene(*p, rng).scene), None, rng, SIDE) for p in chosen])
+        self.model.eval()
+        text = self.model.encode_text(clip_ids([f"a {c} {s}" for c, s in pairs]))
+        guess = (self.model.encode_image(normalised(x)) @ text.T).argmax(1).tolist()
+        self.model.train()
+        return float(np.mean([pairs[g] == p for g, p in zip(guess, chosen, strict=True)]))
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, required=True)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    Trainer(args.work).run()
+
+
+if __name__ == "__main__":
+    main()
