@@ -137,6 +137,7 @@ def bigg_to_checkpoint(weights: Mapping[str, Tensor]) -> Weights:
         "text_projection": plain["text_projection.weight"].T,
         "ln_final.weight": plain["final_layer_norm.weight"],
         "ln_final.bias": plain["final_layer_norm.bias"],
+        "logit_scale": torch.tensor(100.0).log(),  # for comparing with pictures only; kept for completeness
     }
     for layer in range(count(plain, "encoder.layers.{}.")):
         ours, theirs = f"encoder.layers.{layer}", f"transformer.resblocks.{layer}"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,14 @@ import pytest
 import torch
 from diffusers import DiffusionPipeline, StableDiffusionPipeline, StableDiffusionXLPipeline
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from tests.hosts.tiny_models import clip_tokenizer, tiny_sd15, tiny_sdxl
+from tests.small import test_expand
 from ti_fix.embedding import SD15, SDXL
 from ti_fix.errors import TiFixError, UnreadableFile, WrongUse
 from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel, load_checkpoint, load_folder, parts_of_small
 from ti_fix.protocols import ImageRequest
-from ti_fix.small.expand import expand
 from ti_fix.small.host_yaml import webui_config
 from ti_fix.small.write_checkpoint import _write_webui_files, checkpoint_weights, write_demo_model
 
@@ -55,8 +59,8 @@ def small(name: str) -> Small:
 
 @cache
 def wide(name: str) -> Small:
-    expanded: Small = expand(small(name))
-    return expanded
+    parts = test_expand.wide(name)
+    return replace(small(name), unet=parts.unet, vae=parts.vae, text_encoders=parts.text_encoders)
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +133,34 @@ def test_a_diffusers_folder_loads_in_the_stock_pipeline(name: str, written: Any)
     assert_nearly_the_same_picture(picture(load_folder(folder)), name)
 
 
-def test_v_prediction_and_zero_terminal_snr_are_marked(written: Any) -> None:
-    path = written("sd15-v", "forge")
+OFFLINE = """
+import socket, sys
+from pathlib import Path
+
+def refuse(*_args, **_kwargs):
+    raise SystemExit("the network was used")
+
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
+from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel, load_checkpoint, load_folder
+from ti_fix.protocols import ImageRequest
+ask = ImageRequest(prompt="a tower", width=64, height=64, steps=1)
+for load, path in ((load_checkpoint, sys.argv[1]), (load_folder, sys.argv[2])):
+    StandaloneHost(StandaloneModel(load(Path(path)))).generate(ask)
+"""
+
+
+def test_loading_asks_nobody_even_where_that_is_allowed(written: Any) -> None:
+    paths = [str(written("sd15", layout)) for layout in ("a1111", "diffusers")]
+    allowed = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "TRANSFORMERS_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", OFFLINE, *paths], env=allowed, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_v_prediction_and_zero_terminal_snr_are_marked(tmp_path: Path) -> None:
+    path = tmp_path / "v.safetensors"
+    save_file({k: v.clone() for k, v in checkpoint_weights(small("sd15-v")).items()}, path)
     schedule = StandaloneModel(load_checkpoint(path)).schedule
     assert schedule.prediction_type == "v_prediction" and schedule.alphas_cumprod[-1] == pytest.approx(0, abs=1e-6)
     assert load_checkpoint(path, prediction_type="epsilon").scheduler_config["prediction_type"] == "epsilon"
@@ -191,8 +221,6 @@ def test_wrong_layouts_and_names_are_refused(layout: str, out: str, tmp_path: Pa
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
     path = tmp_path / "x.safetensors"
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(UnreadableFile):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from diffusers import AutoencoderKL, UNet2DConditionModel
 from torch import Tensor
 from transformers import CLIPTextConfig
 
-from ti_fix.embedding import ENCODERS, Embedding
+from ti_fix.embedding import Embedding
 from ti_fix.small import axes
 from ti_fix.small.axes import Axis
 
@@ -75,18 +75,13 @@ def _fold(key: str, block: Tensor) -> Tensor:
 def expand_text_encoder(key: str, small: Any) -> Any:
     """A text encoder at its real width, 768 for ``clip_l`` and 1280 for ``clip_g``."""
     count, config = COPIES[key], small.config
-    wide = type(small)(
-        CLIPTextConfig(
-            **{
-                **config.to_dict(),
-                "hidden_size": config.hidden_size * count,
-                "intermediate_size": config.intermediate_size * count,
-                "num_attention_heads": config.num_attention_heads * count,
-                "projection_dim": config.projection_dim * count,
-            }
-        )
-    )
-    assert wide.config.hidden_size == ENCODERS[key].width
+    wider = {
+        "hidden_size": config.hidden_size * count,
+        "intermediate_size": config.intermediate_size * count,
+        "num_attention_heads": config.num_attention_heads * count,
+        "projection_dim": config.projection_dim * count,
+    }
+    wide = _unfilled(lambda: type(small)(CLIPTextConfig(**{**config.to_dict(), **wider})))
     for name, target in wide.named_parameters():
         weight = small.get_parameter(name)
         if "embedding" in name:
@@ -96,6 +91,8 @@ def expand_text_encoder(key: str, small: Any) -> Any:
         else:
             out, into = (axes.copies(size, count) for size in weight.shape)
             target.copy_(axes.tile_matrix(weight, out, into))
+    for name, buffer in wide.named_buffers():
+        buffer.copy_(small.get_buffer(name))
     return wide.eval().requires_grad_(False)
 
 
@@ -115,8 +112,7 @@ def expand_unet(small: Any) -> Any:
         wider["projection_class_embeddings_input_dim"] = (
             config.projection_class_embeddings_input_dim - WIDTH + WIDTH * COPIES["clip_g"]
         )
-    wide = UNet2DConditionModel(**{**_arguments(config), **wider})
-    return _filled(small, wide)
+    return _filled(small, _unfilled(lambda: UNet2DConditionModel(**{**_arguments(config), **wider})))
 
 
 @torch.no_grad()
@@ -128,9 +124,16 @@ def expand_vae(small: Any, scaling_factor: float) -> Any:
         "norm_num_groups": config.norm_num_groups * CHANNEL_COPIES,
         "scaling_factor": scaling_factor,
     }
-    wide = _filled(small, AutoencoderKL(**{**_arguments(config), **wider}))
+    wide = _filled(small, _unfilled(lambda: AutoencoderKL(**{**_arguments(config), **wider})))
     _rescale_latents(wide, config.scaling_factor / scaling_factor)
     return wide
+
+
+def _unfilled(make: Callable[[], Any]) -> Any:
+    """A module without the random start that would be thrown away."""
+    with torch.device("meta"):
+        module = make()
+    return module.to_empty(device="cpu")
 
 
 def _rescale_latents(vae: Any, factor: float) -> None:
