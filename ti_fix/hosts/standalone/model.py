@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ti_fix.embedding import SD15, SDXL, Family, Vocabulary
 from ti_fix.errors import WrongUse
-from ti_fix.hosts.standalone.prompt import split_prompt
 from ti_fix.hosts.standalone.sample import noise_schedule
 from ti_fix.hosts.standalone.text import TextEncoder
+from ti_fix.prompt import split_prompt
 from ti_fix.protocols import Conditioning, NoiseSchedule, Sizes
 from ti_fix.tokenizer import encode
 

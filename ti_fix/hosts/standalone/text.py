@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ti_fix.embedding import EncoderSpec
 from ti_fix.errors import WrongUse
-from ti_fix.hosts.standalone.prompt import EMPTY_CHUNK, Chunk
+from ti_fix.prompt import EMPTY_CHUNK, Chunk
 
 Vectors = Mapping[str, Mapping[str, Tensor]]
 """Trigger -> encoder key -> (rows, width)."""
