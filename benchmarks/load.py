@@ -19,8 +19,8 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from harness import Figure, arguments, close, median_ratio, paired
 
+from harness import Figure, arguments, close, median_ratio, paired
 from ti_fix.repair import scan
 
 GOAL = 1.10
@@ -104,7 +104,9 @@ def main() -> None:
     many = 3000 if flags.quick else 10000
     print(f"{many:,} healthy files: ours {per_file(healthy, many, 1 if flags.quick else 3):.3f} ms a file")
     close(
-        Figure(name="load", figure=median_ratio(pairs), unit="times the plain way", better="lower", goal=GOAL, n=len(pairs)),
+        Figure(
+            name="load", figure=median_ratio(pairs), unit="times the plain way", better="lower", goal=GOAL, n=len(pairs)
+        ),
         flags,
     )
 

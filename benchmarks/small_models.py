@@ -3,6 +3,7 @@
 ``python benchmarks/small_models.py [--quick] [--json] [--write]``; ``--write`` puts the table into the document.
 Figure: obedience of the SDXL model, the worst of its goals' quotients (1 = every goal met).
 """
+
 from __future__ import annotations
 
 import random
@@ -95,14 +96,29 @@ def relation() -> dict[str, float]:
         found = ridge(x[train], y[train], x[test], 0.1) - mean
         shuffled = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(split))]
         floor = ridge(x[train], y[shuffled], x[test], 0.1) - mean
-        nearest = y[train][(F.normalize(x[test] - x[train].mean(0), dim=1)
-                            @ F.normalize(x[train] - x[train].mean(0), dim=1).T).argmax(1)] - mean
+        nearest = (
+            y[train][
+                (
+                    F.normalize(x[test] - x[train].mean(0), dim=1) @ F.normalize(x[train] - x[train].mean(0), dim=1).T
+                ).argmax(1)
+            ]
+            - mean
+        )
         rank = _rank(found, y - mean, test)
-        scores.append([1 - float((found - truth).square().sum() / truth.square().sum()), _cosine(found, truth),
-                       _cosine(nearest, truth), _cosine(floor, truth), float((rank < 10).double().mean())])
+        scores.append(
+            [
+                1 - float((found - truth).square().sum() / truth.square().sum()),
+                _cosine(found, truth),
+                _cosine(nearest, truth),
+                _cosine(floor, truth),
+                float((rank < 10).double().mean()),
+            ]
+        )
     names = ("ridge R2", "ridge cosine", "nearest word cosine", "shuffled cosine", "true word in top 10")
     common = float(x.mean(0).norm() / x.norm(dim=1).mean())
-    return {"words": float(len(x)), "common share of L rows": common} | dict(zip(names, np.mean(scores, 0), strict=True))
+    return {"words": float(len(x)), "common share of L rows": common} | dict(
+        zip(names, np.mean(scores, 0), strict=True)
+    )
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
@@ -143,10 +159,15 @@ def main() -> None:
     sys.argv = [a for a in sys.argv if a != "--write"]
     flags = arguments(__doc__ or "")
     start, count = time.time(), 40 if flags.quick else 800
-    there = [n for n in (("sdxl",) if flags.quick else ("sdxl", "sd15", "sdxl-v")) if (FOLDER / f"{n}.safetensors").exists()]
-    lines = [f"| obedience by the scene judge | {' | '.join(GOALS)} | pictures |", "|---" * (len(GOALS) + 2) + "|",
-             f"| goal | {' | '.join(f'{v:.2f}' for v in GOALS.values())} | |",
-             _row("the judge itself, on renders", judge_accuracy(count), count)]
+    there = [
+        n for n in (("sdxl",) if flags.quick else ("sdxl", "sd15", "sdxl-v")) if (FOLDER / f"{n}.safetensors").exists()
+    ]
+    lines = [
+        f"| obedience by the scene judge | {' | '.join(GOALS)} | pictures |",
+        "|---" * (len(GOALS) + 2) + "|",
+        f"| goal | {' | '.join(f'{v:.2f}' for v in GOALS.values())} | |",
+        _row("the judge itself, on renders", judge_accuracy(count), count),
+    ]
     worst = 0.0
     for name in there:
         painter = Painter(load(name))
@@ -155,8 +176,12 @@ def main() -> None:
         lines.append(_row(f"{name}, trained words", scores, count))
         lines.append(_row(f"{name}, held-out colour-shape pairs", obeys(painter, count // 4, True), count // 4))
     lines += ["", f"CLIP judge, 64 colour-shape pairs zero-shot: {clip_accuracy(512):.3f} (goal 0.90, n=512)"]
-    lines += ["", "| relation of the two token tables, held-out words | |", "|---|---|",
-              *(f"| {k} | {v:.3g} |" for k, v in relation().items())]
+    lines += [
+        "",
+        "| relation of the two token tables, held-out words | |",
+        "|---|---|",
+        *(f"| {k} | {v:.3g} |" for k, v in relation().items()),
+    ]
     if not flags.quick and (FOLDER / "sdxl-twin.safetensors").exists():
         lines += ["", "| concept kind (error) | class word, base | name, twin |", "|---|---|---|"]
         errors = concept_errors(Painter(load("sdxl")), Painter(load("sdxl-twin")), 25)
@@ -172,8 +197,12 @@ def main() -> None:
         document = DOCUMENT.read_text()
         head, tail = document.split(BEGIN)[0], document.split(END)[1]
         DOCUMENT.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
-    close(Figure(name="small_models", figure=worst, unit="worst obedience over its goal", better="higher", goal=1.0,
-                 n=count), flags)
+    close(
+        Figure(
+            name="small_models", figure=worst, unit="worst obedience over its goal", better="higher", goal=1.0, n=count
+        ),
+        flags,
+    )
 
 
 if __name__ == "__main__":

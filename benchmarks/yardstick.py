@@ -5,6 +5,7 @@ their error is measured from pixels after 10, 25, 50 and 150 steps on the same c
 of concept kinds on which the two are separated (paired t-test over the values, 5 %) at one or more of these points.
 A kind takes part only when the twin, which knows the values by name, beats the class word clearly.
 """
+
 from __future__ import annotations
 
 import math
@@ -50,8 +51,9 @@ def prompts(concept: Concept, count: int, word: str) -> tuple[list[str], list[ca
     return [captions.plain_caption(d, rng) for d in described], described
 
 
-def errors(inverter: Inverter, values: list[Concept], plan: Plan, vectors: dict[str, Tensor], jobs: list[int],
-           words: list[str]) -> NDArray[np.float64]:
+def errors(
+    inverter: Inverter, values: list[Concept], plan: Plan, vectors: dict[str, Tensor], jobs: list[int], words: list[str]
+) -> NDArray[np.float64]:
     """Mean error per value, (values,), with job ``jobs[i]``'s vector or plain ``words[i]`` for value i."""
     texts, owner = [], []
     for concept, job, word in zip(values, jobs, words, strict=True):
@@ -87,13 +89,25 @@ def measure_kind(kind: str, plan: Plan, base: Inverter, twin: Inverter) -> dict[
     for point in plan.points:
         first = errors(base, values, plan, history[point], list(range(len(values))), [MARK] * len(values))
         second = errors(base, values, plan, history[point], list(range(len(values), len(jobs))), [MARK] * len(values))
-        rows.append({"steps": point, "sound": round(float(first.mean()), 4), "slow": round(float(second.mean()), 4),
-                     "spread": round(float((first - second).std(ddof=1)), 4), "p": round(paired_p(first, second), 5)})
+        rows.append(
+            {
+                "steps": point,
+                "sound": round(float(first.mean()), 4),
+                "slow": round(float(second.mean()), 4),
+                "spread": round(float((first - second).std(ddof=1)), 4),
+                "p": round(paired_p(first, second), 5),
+            }
+        )
     admitted = float(named.mean()) < ADMISSION * float(class_word.mean())
     separated = any(r["p"] < LEVEL and r["sound"] < r["slow"] for r in rows)
     result: dict[str, object] = {
-        "kind": kind, "class_word": round(float(class_word.mean()), 4), "twin": round(float(named.mean()), 4),
-        "admitted": admitted, "separated": separated, "points": rows}
+        "kind": kind,
+        "class_word": round(float(class_word.mean()), 4),
+        "twin": round(float(named.mean()), 4),
+        "admitted": admitted,
+        "separated": separated,
+        "points": rows,
+    }
     if plan.probe:
         result["probe"] = probe(base, values[0], history[-1], plan.probe)
     return result
@@ -103,8 +117,11 @@ def probe(inverter: Inverter, concept: Concept, vectors: dict[str, Tensor], coun
     """Background obedience with one vector, with the vector four times, and with filler words (the control)."""
     texts, described = prompts(concept, count, MARK)
     wanted = np.array([BACKGROUNDS.index(d.background) for d in described])
-    forms = {"one": texts, "four": [t.replace(MARK, " ".join([MARK] * 4)) for t in texts],
-             "filler": [f"a a a {t}" for t in texts]}
+    forms = {
+        "one": texts,
+        "four": [t.replace(MARK, " ".join([MARK] * 4)) for t in texts],
+        "filler": [f"a a a {t}" for t in texts],
+    }
     out = {}
     for name, lines in forms.items():
         pictures = inverter.generate(lines, [0] * count, vectors, 1, list(range(900, 900 + count)))
@@ -117,8 +134,10 @@ def table(results: list[dict[str, object]]) -> str:
     lines = ["| kind | class word | twin | steps | sound | slow | spread | p |", "|---|---|---|---|---|---|---|---|"]
     for result in results:
         for row in result["points"]:  # type: ignore[attr-defined]
-            lines.append(f"| {result['kind']} | {result['class_word']} | {result['twin']} | {row['steps']} | "
-                         f"{row['sound']} | {row['slow']} | {row['spread']} | {row['p']} |")
+            lines.append(
+                f"| {result['kind']} | {result['class_word']} | {result['twin']} | {row['steps']} | "
+                f"{row['sound']} | {row['slow']} | {row['spread']} | {row['p']} |"
+            )
     return "\n".join(lines)
 
 
@@ -131,11 +150,23 @@ def main() -> None:
     good = sum(bool(r["admitted"] and r["separated"]) for r in results)
     print(table(results))
     for result in results:
-        print(result["kind"], "admitted" if result["admitted"] else "not admitted (the twin is no better)",
-              result.get("probe", ""))
+        print(
+            result["kind"],
+            "admitted" if result["admitted"] else "not admitted (the twin is no better)",
+            result.get("probe", ""),
+        )
     print(f"{time.time() - start:.0f} s")
-    close(Figure(name="yardstick", figure=good / len(results), unit="of the concept kinds separated", better="higher",
-                 goal=GOAL, n=plan.values * plan.pictures), flags)
+    close(
+        Figure(
+            name="yardstick",
+            figure=good / len(results),
+            unit="of the concept kinds separated",
+            better="higher",
+            goal=GOAL,
+            n=plan.values * plan.pictures,
+        ),
+        flags,
+    )
 
 
 if __name__ == "__main__":

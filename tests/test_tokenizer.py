@@ -30,6 +30,7 @@ TEXTS = (
     "under_score kebab-case path/to/file.png a,b;c:d!e?f #tag @user $5 50% 100€",
     "supercalifragilisticexpialidocious Donaudampfschifffahrtsgesellschaft",
     "<|startoftext|>inside<|endoftext|>",
+    "before,<|endoftext|>,after",
     "\x00\x01\x7f\ue000\U0010fffd",
 )
 
@@ -81,8 +82,7 @@ def test_like_transformers(reference, text):
 def test_every_character_up_to_the_cjk_blocks_like_transformers(reference):
     chars = [c for c in map(chr, range(0x3100)) if _is_long_known(c) and c != "Σ"]
     texts = [f"a{c}b {c} {c}{c}1" for c in chars]
-    wrong = [f"U+{ord(c):04X}" for c, t, ids in zip(chars, texts, _ids(reference, texts)) if tokenizer.encode(t) != ids]
-    assert not wrong
+    assert list(map(tokenizer.encode, texts)) == _ids(reference, texts)
 
 
 @given(text=st.text(KNOWN))
@@ -143,5 +143,5 @@ def test_names_that_are_no_ordinary_word(name):
 
 def test_loading_is_quick():
     started = time.process_time()
-    tokenizer._vocabulary.__wrapped__()
+    tokenizer.published.__wrapped__()
     assert time.process_time() - started < 1.0  # about 0.1 s on a desktop; the rest is room for a busy machine

@@ -14,6 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ti_fix.errors import printable
+
 Severity = Literal["note", "warning", "error"]
 
 VOCABULARY_SIZE = 49408
@@ -136,6 +138,8 @@ class Embedding:
 class Finding:
     """One thing noticed about a file or a model, in plain words.
 
+    The words are made safe to show here, because a file's own names are quoted in many of them.
+
     Attributes:
         code: stable name for scripts (``uneven-rows``).
         severity: ``note`` is information, ``warning`` should be read, ``error`` means unusable.
@@ -152,6 +156,10 @@ class Finding:
     rows: tuple[int, ...] = ()
     repaired: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", printable(self.message))
+        object.__setattr__(self, "repaired", printable(self.repaired))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
@@ -160,10 +168,13 @@ class Vocabulary:
     Attributes:
         tables: encoder key -> float tensor of shape (at least 49408, width).
         tokenize: text -> token ids without start, end and padding.
+        trained: bool tensor of shape (rows,), False for rows that no training ever touched (the fillers of the small
+            models); None where all count. No dictionary, fit or statistic may use the others.
     """
 
     tables: Mapping[str, Tensor]
     tokenize: Callable[[str], list[int]]
+    trained: Tensor | None = None
 
 
 def norms(block: Tensor) -> list[float]:

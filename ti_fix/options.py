@@ -6,6 +6,7 @@ Forms, command-line arguments, API schema and the tables in the docs are generat
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -75,5 +76,5 @@ def validate(config: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
         low, high = about.minimum, about.maximum
-        if value != value or (low is not None and value < low) or (high is not None and value > high):
+        if math.isnan(value) or (low is not None and value < low) or (high is not None and value > high):
             raise WrongUse(f"{about.label} ({each.name}) is {value}; give a number from {low} to {high}.")

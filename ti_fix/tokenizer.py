@@ -8,9 +8,10 @@ Two hosts also run ``ftfy`` over the text (mojibake, curly quotes); that is left
 from __future__ import annotations
 
 import gzip
+import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, pairwise
@@ -24,14 +25,15 @@ EOS = "<|endoftext|>"
 _WORD_END = "</w>"
 _MERGES = 49408 - 2 * 256 - 2  # every id but those of the bytes, of the bytes that end a word, of BOS and of EOS
 
+_SPECIAL = re.compile(r"(<\|startoftext\|>|<\|endoftext\|>)")
 # CLIP's pattern; `_classes` first writes "a" for any other letter (\p{L}) and "0" for any other number (\p{N}).
-_PIECE = re.compile(r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[a-z]+|[0-9]|[^\sa-z0-9]+")
+_PIECE = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d|[a-z]+|[0-9]|[^\sa-z0-9]+")
 _ASCII_SEPARATORS = dict.fromkeys(range(0x1C, 0x20), "!")  # white space to Python, symbols to Unicode and to CLIP
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Vocabulary:
-    """CLIP's 49,408 tokens.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BytePairs:
+    """A vocabulary and its merges: CLIP's 49,408 tokens, or what a model's own files say.
 
     Attributes:
         ranks: pair of symbols -> its place in the list of merges; a lower one is merged first.
@@ -43,12 +45,17 @@ class _Vocabulary:
     ids: Mapping[str, int]
     tokens: tuple[str, ...]
 
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, without start, end and padding; symbols that it does not know become EOS."""
+        return [token for piece in _pieces(text) for token in _encode_piece(piece, self)]
+
 
 def encode(text: str) -> list[int]:
-    """Token ids of a text, without start, end and padding. Case does not matter."""
-    normal = unicodedata.normalize("NFC", text).lower()
-    pieces = (normal[m.start() : m.end()] for m in _PIECE.finditer(_classes(normal)))
-    return [token for piece in pieces for token in _encode_piece(piece)]
+    """Token ids of a text, without start, end and padding. Case does not matter.
+
+    A literal ``<|endoftext|>`` in the text is that token, as in transformers.
+    """
+    return published().encode(text)
 
 
 def decode(ids: Iterable[int]) -> str:
@@ -57,7 +64,7 @@ def decode(ids: Iterable[int]) -> str:
     Raises:
         ValueError: an id is outside CLIP's vocabulary.
     """
-    tokens = _vocabulary().tokens
+    tokens = published().tokens
     symbols = []
     for each in ids:
         if not 0 <= each < len(tokens):
@@ -75,8 +82,19 @@ def is_ordinary_word(text: str) -> bool:
     """
     core = text.strip().lstrip("0123456789").lower()
     if core.isascii() and any(c.isalpha() for c in core):  # nearly every name, decided without merging
-        return core + _WORD_END in _vocabulary().ids
+        return core + _WORD_END in published().ids
     return bool(text.strip()) and len(encode(core)) <= 1
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """What is encoded on its own: a word, a digit, a row of signs, a special token."""
+    for part in _SPECIAL.split(text):
+        if part in (BOS, EOS):
+            yield part
+            continue
+        normal = unicodedata.normalize("NFC", part).lower()
+        for match in _PIECE.finditer(_classes(normal)):
+            yield normal[match.start() : match.end()]
 
 
 def _classes(normal: str) -> str:
@@ -96,20 +114,20 @@ def _class(char: str) -> str:
 
 
 @lru_cache(maxsize=16384)
-def _encode_piece(piece: str) -> tuple[int, ...]:
+def _encode_piece(piece: str, vocabulary: BytePairs) -> tuple[int, ...]:
     """Ids of one piece of text: merge the pair of lowest rank, everywhere in the piece, until none is left."""
-    vocabulary = _vocabulary()
+    unknown = vocabulary.ids.get(EOS, 0)  # CLIP's tokenizer files name the end token for what they do not know
     if piece in (BOS, EOS):
-        return (vocabulary.ids[piece],)
+        return (vocabulary.ids.get(piece, unknown),)
     byte_symbols = _byte_symbols()
     word = [byte_symbols[byte] for byte in piece.encode("utf-8", errors="replace")]
     word[-1] += _WORD_END
     while len(word) > 1:
-        pair = min(pairwise(word), key=lambda p: vocabulary.ranks.get(p, _MERGES))
+        pair = min(pairwise(word), key=lambda p: vocabulary.ranks.get(p, math.inf))
         if pair not in vocabulary.ranks:
             break
         word = _merge(word, pair)
-    return tuple(vocabulary.ids[symbol] for symbol in word)
+    return tuple(vocabulary.ids.get(symbol, unknown) for symbol in word)
 
 
 def _merge(word: list[str], pair: tuple[str, str]) -> list[str]:
@@ -138,13 +156,13 @@ def _byte_symbols() -> dict[int, str]:
 
 
 @lru_cache(maxsize=1)
-def _vocabulary() -> _Vocabulary:
-    """Read the BPE file; the first line is its version."""
+def published() -> BytePairs:
+    """The vocabulary that was published with CLIP; the first line of its file is a version."""
     with gzip.open(BPE_FILE, "rt", encoding="utf-8") as lines:
         merges = [(first, second) for first, second in map(str.split, islice(lines, 1, _MERGES + 1))]
     symbols = list(_byte_symbols().values())
     tokens = (*symbols, *(s + _WORD_END for s in symbols), *map("".join, merges), BOS, EOS)
-    return _Vocabulary(
+    return BytePairs(
         ranks={pair: rank for rank, pair in enumerate(merges)},
         ids={token: index for index, token in enumerate(tokens)},
         tokens=tokens,

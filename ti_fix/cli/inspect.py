@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ti_fix.embedding import FAMILIES
-from ti_fix.errors import WrongUse
+from ti_fix.errors import WrongUse, printable
 from ti_fix.repair import Judged, scan
+
+_MAX_LINE = 20_000
+"""Characters of a printed line: the paths of a pair may be long, and are wanted whole."""
 
 _EXAMPLE = """examples:
   ti-fix inspect embeddings/
@@ -64,8 +67,13 @@ def existing(names: Sequence[str]) -> list[Path]:
 
 
 def print_json(objects: Iterable[dict[str, Any]]) -> None:
-    """A JSON list on standard output; names that no encoding can show are escaped."""
-    text = json.dumps(list(objects), indent=1, ensure_ascii=False, allow_nan=False)
+    """A JSON list on standard output."""
+    print_object(list(objects))
+
+
+def print_object(content: Any) -> None:
+    """JSON on standard output; names that no encoding can show are escaped."""
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
@@ -103,6 +111,7 @@ def summary(judged: Sequence[Judged]) -> str:
 
 
 def show(line: str) -> None:
-    """Print a line; characters that the terminal cannot show are escaped, not fatal."""
+    """Print a line; what the terminal cannot show, and what would command it, is escaped."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    line = printable(line, _MAX_LINE)
     print(line.encode(encoding, "backslashreplace").decode(encoding))

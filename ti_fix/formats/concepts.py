@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ti_fix.errors import UnreadableFile
+from ti_fix.embedding import ENCODERS
+from ti_fix.errors import UnreadableFile, quoted
 from ti_fix.formats import labels
 from ti_fix.formats.shapes import PAIR_WIDTH, orient
-from ti_fix.formats.stored import StoredTensor, walk
+from ti_fix.formats.stored import StoredTensor, walk, writable
 
 MAX_TEXT = 4096
 """Characters of a text beside the vectors that are kept."""
@@ -63,19 +64,32 @@ def leaves_of(tree: object) -> tuple[list[Leaf], dict[str, str]]:
     for path, node in walk(tree):
         if isinstance(node, StoredTensor):
             leaves.append(Leaf(path=_split_dots(path), tensor=node))
-        elif isinstance(node, (str, int, float)) and len(path) == 1:
-            texts[path[0]] = str(node)[:MAX_TEXT]
+        elif len(path) == 1 and (text := _text(node)):
+            texts[path[0]] = text
     return leaves, texts
+
+
+def _text(node: object) -> str:
+    """A text or number beside the vectors; empty for anything else, and for whole numbers that nobody counts to."""
+    if isinstance(node, str):
+        return writable(node[:MAX_TEXT])
+    if isinstance(node, float) or (isinstance(node, int) and abs(node) < 2**63):
+        return str(node)
+    return ""
 
 
 def _split_dots(path: tuple[str, ...]) -> tuple[str, ...]:
     """``hero.clip_l`` is a half of ``hero``; a dot in any other key is part of the name."""
-    if not path or "." not in path[-1]:
+    if not path:
         return path
-    head, _, tail = path[-1].rpartition(".")
-    if not head or not (labels.half(tail) or labels.output_half(tail) or tail in ("*", "emb_params")):
-        return path
-    return (*path[:-1], *_split_dots((head.removesuffix(".string_to_param"),)), tail)
+    name = path[-1]
+    tails: list[str] = []
+    while True:
+        head, _, tail = name.rpartition(".")
+        if not head or not (labels.half(tail) or labels.output_half(tail) or tail in ("*", "emb_params")):
+            return (*path[:-1], name, *reversed(tails))
+        tails.append(tail)
+        name = head.removesuffix(".string_to_param")
 
 
 def concepts(leaves: list[Leaf]) -> dict[str, list[Leaf]]:
@@ -92,29 +106,31 @@ def concepts(leaves: list[Leaf]) -> dict[str, list[Leaf]]:
     found: dict[str, list[Leaf]] = {}
     for owner, members in by_owner.items():
         for name, parts in _split(members).items():
-            found.setdefault(name or ".".join(owner), []).extend(parts)
+            named = labels.placeholder(name) or not owner
+            found.setdefault(name if named else ".".join(owner), []).extend(parts)
     return found
 
 
 def _can_be_vectors(leaf: Leaf) -> bool:
     if labels.output_half(leaf.name) or any(labels.EXTRAS.search(key) for key in leaf.path):
         return False
-    return leaf.tensor.dtype.is_floating_point and leaf.tensor.numel > 0 and orient(leaf.tensor.shape, leaf.label) is not None
+    tensor = leaf.tensor
+    return tensor.dtype.is_floating_point and tensor.numel > 0 and orient(tensor.shape, leaf.label) is not None
 
 
 def _owner(leaf: Leaf) -> tuple[str, ...]:
     """The keys above a tensor that name something (wrappers, list positions and half labels do not)."""
     return tuple(
-        key
-        for key in leaf.parents
-        if key.lower() not in labels.WRAPPERS and not key.isdigit() and not labels.half(key)
+        key for key in leaf.parents if key.lower() not in labels.WRAPPERS and not key.isdigit() and not labels.half(key)
     )
 
 
 def _split(members: list[Leaf]) -> dict[str, list[Leaf]]:
     labelled = [leaf for leaf in members if leaf.label]
     if labelled:
-        return {"": _one_per_half(labelled)}
+        taken = {_width(leaf) for leaf in labelled}
+        others = [leaf for leaf in members if not leaf.label and _width(leaf) not in taken]
+        return {"": _one_per_half(labelled) + (others if len(others) == 1 else [])}
     by_base: dict[str, list[Leaf]] = {}
     for leaf in members:
         by_base.setdefault(labels.numbered(leaf.name)[0], []).append(leaf)
@@ -129,7 +145,8 @@ def _one_per_half(labelled: list[Leaf]) -> list[Leaf]:
     kept: list[Leaf] = []
     for width in dict.fromkeys(_width(leaf) for leaf in labelled):
         same = [leaf for leaf in labelled if _width(leaf) == width]
-        plain = [leaf for leaf in same if leaf.name == leaf.label] or same
+        right = [leaf for leaf in same if leaf.label and ENCODERS[leaf.label].width == width] or same
+        plain = [leaf for leaf in right if leaf.name == leaf.label] or right
         base = labels.numbered(plain[0].name)[0]
         numbered = [leaf for leaf in same if labels.numbered(leaf.name)[0] == base and not labels.half(leaf.name)]
         kept += numbered if len(numbered) > 1 else plain[:1]
@@ -139,5 +156,5 @@ def _one_per_half(labelled: list[Leaf]) -> list[Leaf]:
 def _width(leaf: Leaf) -> int:
     shape = orient(leaf.tensor.shape, leaf.label)
     if shape is None:
-        raise UnreadableFile("malformed", f"the tensor {leaf.dotted!r} has no usable shape.")
+        raise UnreadableFile("malformed", f"the tensor {quoted(leaf.dotted)} has no usable shape.")
     return PAIR_WIDTH if shape.width == PAIR_WIDTH else shape.width

@@ -10,7 +10,7 @@ import json
 import re
 from pathlib import PurePath
 
-from ti_fix.errors import UnreadableFile
+from ti_fix.errors import UnreadableFile, quoted
 from ti_fix.formats import safetensors_file, torch_file
 from ti_fix.formats.source import Source
 from ti_fix.formats.stored import Container
@@ -45,12 +45,12 @@ def open_container(source: Source, name: str) -> Container:
     if source.size == 0:
         raise UnreadableFile("empty", "the file is empty (0 bytes); download it again.")
     head = source.read(0, min(_HEAD, source.size))
+    if safetensors_file.looks_like(head):  # before pickle: a header of 640 bytes begins as a pickle does
+        return safetensors_file.read(source)
     if torch_file.is_zip(head):
         return torch_file.read_zip(source)
     if torch_file.looks_like_pickle(head):
         return torch_file.read_legacy(source)
-    if safetensors_file.looks_like(head):
-        return safetensors_file.read(source)
     _explain(head, source, name)
     raise AssertionError("unreachable")
 
@@ -73,8 +73,12 @@ def _explain(head: bytes, source: Source, name: str) -> None:
         raise UnreadableFile("damaged", "it holds only zero bytes, an interrupted download; download it again.")
     if PurePath(name.lower().removesuffix(".corrupted")).suffix == ".safetensors":
         safetensors_file.read(source)
-        raise UnreadableFile("bad-header", "its safetensors header is not JSON; it is damaged, download it again.")
-    raise UnreadableFile("damaged", "its first bytes are those of no known format; it is damaged, download it again.")
+        raise UnreadableFile(
+            "bad-header", "its beginning (the safetensors header, JSON) is damaged; download it again."
+        )
+    raise UnreadableFile(
+        "damaged", "it begins like no kind of file that is known here: damaged, or not an embedding; download it again."
+    )
 
 
 _PLACE = "unpack it if it is an archive, or move it out of the embeddings folder."
@@ -96,20 +100,26 @@ def _text(head: bytes) -> str | None:
 
 
 def _explain_text(text: str) -> UnreadableFile:
-    if text.startswith("version https://git-lfs"):
+    if re.match(r"version https://(git-lfs|hawser)\.github\.com", text):
         return UnreadableFile(
             "lfs-pointer",
             "it is a Git LFS pointer, a note about the file and not the file itself; download the real file "
             "(git lfs pull, or the download button of the page).",
         )
+    if re.match(r"(<\?xml[^>]*>\s*)?<Error>", text):
+        code = re.search(r"<Code>([^<]{1,60})", text)
+        reason = f" ({code.group(1)})" if code else ""
+        return UnreadableFile(
+            "web-page", f"it is an error message from the site{reason}, saved in its place; {_SIGN_IN}"
+        )
     if re.match(r"<(!doctype|html|head|\?xml|script|body|!--)", text, re.IGNORECASE):
         return UnreadableFile("web-page", f"it is a web page{_title(text)}, saved in place of the file; {_SIGN_IN}")
-    if text[:1] in "{[":
+    if text.startswith(("{", "[")):
         return UnreadableFile("json-error", _explain_json(text))
     if not text:
         return UnreadableFile("empty", "it holds nothing but white space; download it again.")
-    shown = " ".join(text.split())[:60]
-    return UnreadableFile("plain-text", f"it is a text file ({shown!r}), not an embedding; download it again.")
+    shown = quoted(" ".join(text.split()))
+    return UnreadableFile("plain-text", f"it is a text file ({shown}), not an embedding; download it again.")
 
 
 _SIGN_IN = "the site probably wants you to log in first; download it again in the browser."
@@ -117,8 +127,8 @@ _SIGN_IN = "the site probably wants you to log in first; download it again in th
 
 def _title(page: str) -> str:
     found = re.search(r"<title[^>]*>(.*?)</title", page, re.IGNORECASE | re.DOTALL)
-    words = " ".join(html.unescape(found.group(1)).split())[:80] if found else ""
-    return f" ({words!r})" if words else ""
+    words = " ".join(html.unescape(found.group(1)).split()) if found else ""
+    return f" ({quoted(words)})" if words else ""
 
 
 def _explain_json(text: str) -> str:
@@ -128,7 +138,9 @@ def _explain_json(text: str) -> str:
         content = None
     said = []
     if isinstance(content, dict):
-        said = [v for k in ("error", "message", "detail", "errors") if isinstance(v := content.get(k), str)]
+        inner = content["error"] if isinstance(content.get("error"), dict) else {}
+        keys = ("error", "message", "detail", "errors")
+        said = [v for part in (content, inner) for k in keys if isinstance(v := part.get(k), str)]
     if said:
         return f"it is an error message from the site ({'; '.join(said)[:160]}), saved in place of the file; {_SIGN_IN}"
     return "it is a JSON text, not an embedding; download the embedding itself."

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ti_fix.embedding import Finding
+from ti_fix.errors import quoted
 
 BUNDLE = "bundle_emb."
 """Prefix under which a LoRA carries embeddings (OneTrainer, A1111 1.6)."""
@@ -38,11 +39,23 @@ KINDS = (
         "a LoRA (or LyCORIS)",
         "models/Lora",
     ),
-    _kind(r"^(model\.diffusion_model|cond_stage_model|conditioner\.embedders)\.", "a checkpoint", "models/Stable-diffusion"),
-    _kind(r"(^|\.)(control_model|controlnet_\w+|input_hint_block|t2i_adapter)\b", "a ControlNet model", "models/ControlNet"),
+    _kind(
+        r"^(model\.diffusion_model|cond_stage_model|conditioner\.embedders)\.",
+        "a checkpoint",
+        "models/Stable-diffusion",
+    ),
+    _kind(
+        r"(^|\.)(control_model|controlnet_\w+|input_hint_block|t2i_adapter)\b",
+        "a ControlNet model",
+        "models/ControlNet",
+    ),
     _kind(r"(^|\.)(image_proj|ip_adapter)\.", "an IP-Adapter", "models/ControlNet"),
     _kind(r"^(first_stage_model\.)?(encoder|decoder)\.(conv_in|down|up|mid)", "a VAE", "models/VAE"),
-    _kind(r"(^|\.)(down_blocks|up_blocks|input_blocks|output_blocks|double_blocks)\.\d", "a UNet", "models/Stable-diffusion"),
+    _kind(
+        r"(^|\.)(down_blocks|up_blocks|input_blocks|output_blocks|double_blocks)\.\d",
+        "a UNet",
+        "models/Stable-diffusion",
+    ),
     _kind(
         r"text_model\.(encoder|final_layer_norm)|transformer\.resblocks\.|encoder\.layers?\.\d+\.self_attn"
         r"|encoder\.block\.\d+\.layer|(token_embedding|embed_tokens|position_embedding)\.weight$|^text_projection",
@@ -63,7 +76,7 @@ def recognise(paths: list[str]) -> Finding | None:
     bundled = bundled_names(paths)
     for kind in KINDS:
         if sum(1 for path in paths if not path.startswith(BUNDLE) and kind.pattern.search(path)) >= kind.least:
-            return Finding(code=_code(kind), severity="error", message=_message(kind, bundled))
+            return Finding(code=_code(kind, bundled), severity="error", message=_message(kind, bundled))
     return None
 
 
@@ -83,13 +96,15 @@ def bundle_key(path: str) -> tuple[str, str]:
     return (name, key) if name else (inner, "*")
 
 
-def _code(kind: Kind) -> str:
+def _code(kind: Kind, bundled: list[str]) -> str:
+    if bundled:
+        return "lora-with-embeddings"
     return "lora" if "LoRA" in kind.what else "foreign-file"
 
 
 def _message(kind: Kind, bundled: list[str]) -> str:
     if bundled:
-        names = ", ".join(repr(name) for name in bundled[:5])
+        names = ", ".join(map(quoted, bundled[:5]))
         return (
             f"It is {kind.what} that carries {'an embedding' if len(bundled) == 1 else 'embeddings'} ({names}); put it "
             f"into {kind.folder} and, to have the embedding alone, extract it (ti-fix repair --extract)."

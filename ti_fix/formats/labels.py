@@ -22,6 +22,8 @@ _HALVES: dict[str, str] = {
 }
 """Label in lower case with `_` for every separator -> encoder key."""
 
+_LONGEST = 2 * max(map(len, _HALVES))
+
 _OUTPUT = re.compile(r"(.+)[_.\-]out(put)?$", re.IGNORECASE)
 
 WRAPPERS = frozenset(
@@ -41,11 +43,11 @@ EXTRAS = re.compile(
 )
 """Keys of what trainers store beside the vectors."""
 
-_NUMBERED = re.compile(r"^(?P<base>.*?)[_\-]?(?P<index>\d+)(?P<close>>?)$")
-
 
 def half(name: str) -> str | None:
     """The encoder key that a label stands for, None where it is no label of a half."""
+    if len(name) > _LONGEST:
+        return None
     return _HALVES.get(re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_"))
 
 
@@ -57,10 +59,14 @@ def output_half(name: str) -> str | None:
 
 def numbered(name: str) -> tuple[str, int]:
     """A key without its number, and the number: ``<cat>_2`` -> (``<cat>``, 2), ``<s1>`` -> (``<s>``, 1)."""
-    found = _NUMBERED.match(name)
-    if not found or not found["base"].strip("<"):
+    close = ">" if name.endswith(">") else ""
+    body = name.removesuffix(">")
+    stem = body.rstrip("0123456789")
+    digits = body[len(stem) :]
+    base = stem[:-1] if stem.endswith(("_", "-")) else stem
+    if not digits or not base.strip("<"):
         return name, 0
-    return found["base"] + found["close"], int(found["index"][:9])
+    return base + close, int(digits[:9])
 
 
 def placeholder(name: str) -> str:

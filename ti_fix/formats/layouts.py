@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
-from ti_fix.embedding import BY_WIDTH, CLIP_G, CLIP_L, ENCODERS, Embedding, Finding
+from ti_fix.embedding import BY_WIDTH, CLIP_G, CLIP_L, ENCODERS, Finding
+from ti_fix.errors import OTHER_KIND, UnreadableFile, printable, quoted
 from ti_fix.formats import foreign, labels
 from ti_fix.formats.concepts import Leaf, concepts, leaves_of
+from ti_fix.formats.resized import without_vocabulary
 from ti_fix.formats.shapes import PAIR_WIDTH, Orientation, orient
-from ti_fix.formats.stored import Container, StoredTensor
+from ti_fix.formats.stored import MAX_TENSOR_BYTES, Container, StoredTensor
 
 MAX_ROWS = 4096
 """Rows that are still read (to be split); more are a whole token table."""
@@ -56,7 +59,7 @@ def interpret(container: Container) -> Reading:
         return Reading(metadata=metadata, findings=(stranger,))
     found = concepts(leaves)
     if not found:
-        return Reading(metadata=metadata, findings=(_nothing(leaves, container),))
+        return Reading(metadata=metadata, findings=(_nothing(leaves),))
     if len(found) > 1:
         return Reading(metadata=metadata, findings=(_several(list(found)),))
     (name, parts), *_ = found.items()
@@ -70,7 +73,13 @@ def interpret_all(container: Container) -> list[Reading]:
     bundled = [leaf for leaf in leaves if leaf.dotted.startswith(foreign.BUNDLE)]
     if bundled:
         leaves = [Leaf(path=(*foreign.bundle_key(leaf.dotted),), tensor=leaf.tensor) for leaf in bundled]
-    return [_assemble(container, name, parts, parts, metadata) for name, parts in concepts(leaves).items()]
+    elif foreign.recognise([leaf.dotted for leaf in leaves]):
+        return []  # matrices of a LoRA can have the width of an embedding
+    found = concepts(leaves)
+    numbers = sum(leaf.tensor.numel for parts in found.values() for leaf in parts)
+    if numbers * 4 > MAX_TENSOR_BYTES:
+        raise UnreadableFile("too-large", f"its {len(found):,} embeddings hold {numbers:,} numbers; {OTHER_KIND}")
+    return [_assemble(container, name, parts, parts, metadata) for name, parts in found.items()]
 
 
 def _native(container: Container) -> Reading | None:
@@ -98,7 +107,6 @@ def _native(container: Container) -> Reading | None:
 def _assemble(
     container: Container, name: str, parts: list[Leaf], leaves: list[Leaf], metadata: dict[str, str]
 ) -> Reading:
-    notes: list[Finding] = []
     blocks: dict[str, list[tuple[Leaf, Orientation]]] = {}
     for leaf in parts:
         shape = orient(leaf.tensor.shape, leaf.label)
@@ -106,6 +114,7 @@ def _assemble(
         keys = (CLIP_L.key, CLIP_G.key) if shape.width == PAIR_WIDTH else (BY_WIDTH[shape.width].key,)
         for key in keys:
             blocks.setdefault(key, []).append((leaf, shape))
+    blocks, notes = without_vocabulary(blocks)
     over = [o for members in blocks.values() if (o := _too_many(members))]
     if over:
         return Reading(layout=_layout(container, parts), metadata=metadata, findings=(over[0],))
@@ -144,8 +153,6 @@ def _too_many(members: list[tuple[Leaf, Orientation]]) -> Finding | None:
 
 def _stack(key: str, members: list[tuple[Leaf, Orientation]], notes: list[Finding]) -> Tensor:
     """One block from the tensors of one encoder, in the order of their numbers."""
-    import torch
-
     members = sorted(members, key=lambda m: m[0].index)
     blocks = []
     for leaf, shape in members:
@@ -155,9 +162,13 @@ def _stack(key: str, members: list[tuple[Leaf, Orientation]], notes: list[Findin
         blocks.append(rows.contiguous())
         notes += _shape_findings(key, leaf, shape)
     if len(blocks) > 1:
-        names = ", ".join(repr(leaf.name) for leaf, _ in members[:4])
+        names = ", ".join(quoted(leaf.name) for leaf, _ in members[:4])
         notes.append(
-            _mended("stacked", f"{key}: the vectors lie under {len(members)} keys ({names}).", "stacked them in order")
+            _mended(
+                "stacked",
+                f"{key}: the vectors lie under {len(members)} keys ({names}).",
+                "Stacked the vectors in the order of their numbers.",
+            )
         )
     return torch.cat(blocks) if len(blocks) > 1 else blocks[0]
 
@@ -167,14 +178,18 @@ def _shape_findings(key: str, leaf: Leaf, shape: Orientation) -> list[Finding]:
     found = []
     if shape.width == PAIR_WIDTH and key == CLIP_L.key:
         message = f"Both halves lie side by side in one tensor of {stored}."
-        found.append(_mended("concatenated", message, "split it into clip_l and clip_g"))
+        found.append(_mended("concatenated", message, "Split the tensor into clip_l and clip_g."))
     if shape.mend == "1-D" and leaf.label is None:
         return found  # how diffusers writes one vector; the hosts read it so too
     if shape.mend:
-        how = {"1-D": "read it as one row", "3-D": "removed the extra dimension", "transposed": "turned it back"}
+        how = {
+            "1-D": f"Read {key} as one row.",
+            "3-D": f"Removed the extra dimension of {key}.",
+            "transposed": f"Turned {key} back.",
+        }
         words = {"1-D": "1-D", "3-D": "3-D", "transposed": "transposed (numbers down, vectors across)"}
         message = f"{key} is {words.get(shape.mend, 'flattened')}, stored as {stored}."
-        found.append(_mended(shape.mend.lower(), message, how.get(shape.mend, f"cut it into {shape.rows} rows")))
+        found.append(_mended(shape.mend.lower(), message, how.get(shape.mend, f"Cut {key} into {shape.rows} rows.")))
     return found
 
 
@@ -187,16 +202,22 @@ def _label_findings(parts: list[Leaf]) -> list[Finding]:
             wrong.append((leaf.name, BY_WIDTH[shape.width]))
     if len(wrong) > 1:
         return [
-            _mended("swapped-halves", "The labels of the two halves are swapped.", "swapped them back, by their widths")
+            _mended(
+                "swapped-halves",
+                "The labels of the two halves are swapped.",
+                "Swapped the halves back, by their widths.",
+            )
         ]
     if wrong:
         name, spec = wrong[0]
-        message = f"{name!r} is {spec.width} wide, so it speaks to {spec.title}, not to what its label says."
-        return [_mended("wrong-label", message, f"put it under {spec.key}")]
+        message = f"{quoted(name)} is {spec.width} wide, so it speaks to {spec.title}, not to what its label says."
+        return [_mended("wrong-label", message, f"Put it under {spec.key}, by its width.")]
     named = [leaf.name for leaf in parts if leaf.label and leaf.name != leaf.label]
     if named:
-        what = " and ".join(repr(n) for n in named[:4])
-        return [_mended("renamed-keys", f"The halves are called {what}.", "renamed them to the names that hosts know")]
+        what = " and ".join(map(quoted, named[:4]))
+        return [
+            _mended("renamed-keys", f"The halves are called {what}.", "Renamed the keys to those that WebUIs know.")
+        ]
     return []
 
 
@@ -208,15 +229,15 @@ def _structure_findings(
     webui = all(leaf.parents == ("string_to_param",) for leaf in parts)
     flat = all(not leaf.parents for leaf in parts)
     if not (flat or webui):
-        where = ".".join(parts[0].parents)
-        message = f"The vectors lie inside a list or deeper in the file ({where})."
-        found.append(_mended("nested", message, "took them out"))
+        where = quoted(".".join(parts[0].parents))
+        message = f"The vectors lie inside a list or deeper in the file (under {where})."
+        found.append(_mended("nested", message, "Took the vectors out."))
     if container.kind == "picture" and not webui:
-        message = "The picture holds a form that the hosts do not read from pictures."
-        found.append(_mended("picture-form", message, "read it as SDXL" if labelled else "read it"))
+        message = "The picture holds a form that WebUIs do not read from pictures."
+        found.append(_mended("picture-form", message, "Read the picture's data."))
     encoders = {orient(leaf.tensor.shape, leaf.label) for leaf in parts}
     if flat and not labelled and len({o.width for o in encoders if o}) > 1:
-        found.append(_mended("unlabelled", "The halves have no known names.", "assigned them by width"))
+        found.append(_mended("unlabelled", "The halves have no known names.", "Assigned the halves by width."))
     used = {leaf.path for leaf in parts}
     rest = [leaf for leaf in leaves if leaf.path not in used]
     found += _output_findings(rest)
@@ -224,8 +245,8 @@ def _structure_findings(
     if not webui:
         extras += [k for k in metadata if k not in container.metadata and k not in extras]
     if extras and flat and container.kind != "picture":
-        message = f"Beside the vectors the file holds {', '.join(map(repr, extras[:5]))}, which hosts stumble over."
-        found.append(_mended("extra-keys", message, "left that out"))
+        message = f"Beside the vectors the file holds {_listed(extras)}, which WebUIs stumble over."
+        found.append(_mended("extra-keys", message, "Left out what is not a vector."))
     return found
 
 
@@ -234,11 +255,11 @@ def _output_findings(rest: list[Leaf]) -> list[Finding]:
     if not outputs:
         return []
     message = (
-        f"It also holds an output embedding ({', '.join(map(repr, outputs))}), added behind the text encoder, which no "
+        f"It also holds an output embedding ({_listed(outputs)}), added behind the text encoder, which no "
         "WebUI can apply; pictures will differ from the trainer's previews."
     )
     return [
-        Finding(code="output-embedding", severity="warning", message=message, repaired="kept only the input vectors")
+        Finding(code="output-embedding", severity="warning", message=message, repaired="Kept only the input vectors.")
     ]
 
 
@@ -247,16 +268,16 @@ def _layout(container: Container, parts: list[Leaf]) -> str:
     if any(leaf.parents == ("string_to_param",) for leaf in parts):
         layout = "string_to_param"
     elif any(leaf.label for leaf in parts):
-        layout = "/".join(dict.fromkeys(leaf.name for leaf in sorted(parts, key=_encoder_of)))[:80]
+        layout = printable("/".join(dict.fromkeys(leaf.name for leaf in sorted(parts, key=_encoder_of))), 80)
     elif not first.path:
         layout = "bare tensor"
-    elif first.name == "emb_params" or len(parts) == 1 and first.name == "*":
+    elif first.name == "emb_params" or (len(parts) == 1 and first.name == "*"):
         layout = first.name
     else:
         layout = "token dict"
     if container.kind == "picture":
         return f"picture ({layout})"
-    return layout if len(first.parents) <= (first.parents == ("string_to_param",)) else f"nested {layout}"
+    return f"nested {layout}" if first.parents not in ((), ("string_to_param",)) else layout
 
 
 def _placeholder(name: str, parts: list[Leaf]) -> str:
@@ -284,26 +305,34 @@ def _no_vectors() -> Finding:
     )
 
 
-def _nothing(leaves: list[Leaf], container: Container) -> Finding:
+def _nothing(leaves: list[Leaf]) -> Finding:
     if not leaves:
         return _no_vectors()
     if all(leaf.tensor.numel == 0 for leaf in leaves):
         return _no_vectors()
     outputs = [leaf.name for leaf in leaves if labels.output_half(leaf.name)]
     if outputs:
-        message = f"It holds only an output embedding ({', '.join(outputs)}), which no WebUI can apply."
-        return Finding(code="output-embedding", severity="error", message=f"{message} Export the input vectors instead.")
-    shown = ", ".join(f"{leaf.dotted or 'a tensor'} {list(leaf.tensor.shape)}" for leaf in leaves[:6])
+        message = (
+            f"It holds only an output embedding ({_listed(outputs)}), which no WebUI can apply; export the input "
+            "vectors from the trainer."
+        )
+        return Finding(code="output-embedding", severity="error", message=message)
+    shown = ", ".join(f"{printable(leaf.dotted, 60) or 'a tensor'} {list(leaf.tensor.shape)}" for leaf in leaves[:6])
     more = f" and {len(leaves) - 6} more" if len(leaves) > 6 else ""
     message = f"It is no embedding of a known kind; it holds {shown}{more}. No vectors 768 or 1280 wide are in it."
     return Finding(code="unknown-layout", severity="error", message=message)
 
 
 def _several(names: list[str]) -> Finding:
-    shown = ", ".join(repr(n) for n in names[:6])
-    message = f"It holds {len(names)} embeddings ({shown}); take them apart (ti-fix repair --extract)."
+    message = f"It holds {len(names):,} embeddings ({_listed(names)}); take them apart (ti-fix repair --extract)."
     return Finding(code="several-embeddings", severity="error", message=message)
 
 
+def _listed(names: list[str]) -> str:
+    """The first five names, in quotes."""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(map(quoted, names[:5])) + more
+
+
 def _mended(code: str, message: str, how: str) -> Finding:
-    return Finding(code=code, severity="note", message=f"{message[:-1]}: {how}.", repaired=how)
+    return Finding(code=code, severity="note", message=f"{message} {how}", repaired=how)

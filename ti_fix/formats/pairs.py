@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,18 +15,19 @@ _HALF_MARK = re.compile(
 )
 
 
-def read_many(paths: Iterable[Path]) -> Iterator[Parsed]:
+def read_many(paths: Iterable[Path], *, reading: Callable[[Path], Parsed] = read) -> Iterator[Parsed]:
     """Read files one by one; halves that belong together come out as one embedding.
 
     Args:
         paths: the files, in the order in which they are to be reported.
+        reading: how one file is read; `read`, or something that remembers what it has read.
     """
     waiting: dict[tuple[Path, str], Parsed] = {}
     done: list[Parsed | None] = []
     place: dict[int, int] = {}
     for path in paths:
-        parsed = read(path)
-        key = _pair_key(parsed)
+        parsed = reading(path)
+        key = pair_key(parsed)
         if key is None:
             done.append(parsed)
             continue
@@ -41,7 +42,7 @@ def read_many(paths: Iterable[Path]) -> Iterator[Parsed]:
     yield from (parsed for parsed in done if parsed is not None)
 
 
-def _pair_key(parsed: Parsed) -> tuple[Path, str] | None:
+def pair_key(parsed: Parsed) -> tuple[Path, str] | None:
     """What both halves of a pair share: the folder, and the stem without the mark of the encoder."""
     if parsed.embedding is None or set(parsed.embedding.vectors) not in ({CLIP_L.key}, {CLIP_G.key}):
         return None
@@ -52,19 +53,21 @@ def _pair_key(parsed: Parsed) -> tuple[Path, str] | None:
 
 
 def _complete(one: Parsed, other: Parsed) -> bool:
-    assert one.embedding is not None and other.embedding is not None
+    assert one.embedding is not None
+    assert other.embedding is not None
     return not set(one.embedding.vectors) & set(other.embedding.vectors)
 
 
 def _joined(one: Parsed, other: Parsed) -> Parsed:
     first, second = (one, other) if one.embedding and CLIP_L.key in one.embedding.vectors else (other, one)
-    assert first.embedding is not None and second.embedding is not None
+    assert first.embedding is not None
+    assert second.embedding is not None
     names = f"{first.paths[0].name} and {second.paths[0].name}"
     note = Finding(
         code="pair",
         severity="note",
-        message=f"The two halves lie in two files, {names}: joined them.",
-        repaired="joined the two files",
+        message=f"The two halves lie in two files, {names}. Joined them.",
+        repaired="Joined the halves from two files.",
     )
     both = {**first.embedding.vectors, **second.embedding.vectors}
     metadata = {**second.embedding.metadata, **first.embedding.metadata}
@@ -72,5 +75,9 @@ def _joined(one: Parsed, other: Parsed) -> Parsed:
     embedding = replace(first.embedding, vectors=both, metadata=metadata, aliases=aliases)
     findings = (note, *(f for f in (*first.findings, *second.findings) if f.code != "unlabelled"))
     return replace(
-        first, paths=(*first.paths, *second.paths), embedding=embedding, layout=f"{first.layout} pair", findings=findings
+        first,
+        paths=(*first.paths, *second.paths),
+        embedding=embedding,
+        layout=f"{first.layout} pair",
+        findings=findings,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 MAX_CHUNKS = 65_536
-"""Chunks of a PNG file that are looked at; 32 MB of pixels in libpng's 8 KB pieces are 4,096."""
+"""Parts of a file that are walked over; the pixels of a PNG of 32 MB, in libpng's 8 KB pieces, are 4,096."""
 
 _JXL_BOX = b"\x00\x00\x00\x0cJXL \r\n\x87\n"
 _BRANDS = frozenset({b"avif", b"avis", b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})
@@ -96,13 +96,15 @@ def png_header(data: bytes) -> PngHeader | None:
 def webp_lossless(data: bytes) -> bytes | None:
     """The lossless bitstream of a still WebP as a file of its own; None for lossy and animated ones."""
     at = 12
-    while at + 8 <= len(data):
+    for _ in range(MAX_CHUNKS):
         kind, length = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
         if kind in (b"VP8 ", b"ANIM", b"ANMF"):
             return None
         if kind == b"VP8L":
             chunk = data[at : at + 8 + length + length % 2]
             return b"RIFF" + (len(chunk) + 4).to_bytes(4, "little") + b"WEBP" + chunk
+        if not kind:
+            return None
         at += 8 + length + length % 2
     return None
 
@@ -134,7 +136,7 @@ def jxl_lossless_size(data: bytes) -> Size | None:
     Lossy pictures are coded in the XYB colour space, or are repacked JPEG files (box ``jbrd``).
     """
     stream = _jxl_stream(data)
-    if stream is None or b"jbrd" in data[:4096]:
+    if stream is None:
         return None
     bits = _Bits(stream)
     size = _jxl_size(bits)
@@ -150,11 +152,24 @@ def jxl_lossless_size(data: bytes) -> Size | None:
 
 
 def _jxl_stream(data: bytes) -> bytes | None:
-    """The first 64 bytes of the codestream, bare or in the first box that carries it."""
+    """The first 64 bytes of the codestream after its signature, bare or in the first box that carries it.
+
+    Boxes are walked, not searched for: the plugin decodes on opening, so the size found here has to be the true one.
+    """
     if data.startswith(b"\xff\x0a"):
         return data[2:66]
-    box = re.search(rb"(?:jxlc|jxlp.{4})\xff\x0a(.{1,64})", data[:4096], re.DOTALL)
-    return box[1] if box else None
+    found, at = None, 0
+    for _ in range(MAX_CHUNKS):
+        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        if found is None and kind in (b"jxlc", b"jxlp"):  # the latter with a 4-byte index before its part of the stream
+            start = at + (8 if kind == b"jxlc" else 12)
+            found = data[start + 2 : start + 66] if data[start : start + 2] == b"\xff\x0a" else b""
+        if kind == b"jbrd":
+            return None
+        if length < 8:  # 0: up to the end of the file, which an empty slice past it reads as too
+            break
+        at += length
+    return found or None
 
 
 class _Bits:

@@ -28,6 +28,7 @@ from PIL.PngImagePlugin import PngImageFile
 from ti_fix.errors import UnreadableFile
 from ti_fix.formats import picture_headers as headers
 from ti_fix.formats.picture_headers import PngHeader, Size
+from ti_fix.formats.picture_json import damaged
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -88,7 +89,7 @@ def pixel_stream(kind: str, data: bytes) -> memoryview | None:
         data: the whole file.
 
     Raises:
-        UnreadableFile: the picture very likely holds data, but nothing here can open its format, or it is cut off.
+        UnreadableFile: the picture very likely holds data, but is damaged, or nothing here can open its format.
     """
     if kind == "png":
         return _from_png(data)
@@ -104,11 +105,15 @@ def _from_png(data: bytes) -> memoryview | None:
     header = headers.png_header(data)
     if header is None or not header.is_true_colour or not _is_decodable(header.size):
         return None
+    likely = False
     if not header.interlaced and header.size.height > _PROBE_ROWS:
         rows = _first_rows(data, header)
-        if rows is None or (rows.any() and _find_blocks(rows) is None):
+        likely = rows is not None and _find_blocks(rows) is not None
+        if not likely and (rows is None or rows.any()):
             return None  # black rows may be a border that was added later; what follows them is not decoded yet
     image = _load(PngImageFile, _bare_png(data[8:33], _idat(data)))
+    if image is None and likely:
+        raise damaged("its pixels cannot be decoded, the file may be truncated")
     return _from_image(image) if image is not None else None
 
 
@@ -250,7 +255,8 @@ def _first_byte(stream: bytes) -> bytes | None:
 def _join(low: Pixels, high: Pixels) -> bytes:
     """The bytes of two blocks of shape (rows, width, 3); only the low four bits of each value count."""
     noise = _noise(low.size).reshape(low.shape)
-    return (((high & _NIBBLE) ^ noise) << np.uint8(4) | ((low & _NIBBLE) ^ noise)).tobytes()
+    joined: Pixels = ((high & _NIBBLE) ^ noise) << np.uint8(4) | ((low & _NIBBLE) ^ noise)
+    return joined.tobytes()
 
 
 def _noise(count: int) -> Pixels:
@@ -264,4 +270,5 @@ def _noise(count: int) -> Pixels:
         more = states * np.uint32(factor) + np.uint32(addend)
         states = np.concatenate([states, more])
         factor, addend = factor * factor % modulus, (factor * addend + addend) % modulus
-    return (states[:count] % np.uint32(255)).astype(np.uint8) & _NIBBLE
+    noise: Pixels = (states[:count] % np.uint32(255)).astype(np.uint8) & _NIBBLE
+    return noise

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ti_fix.embedding import Embedding, Finding
-from ti_fix.errors import UnreadableFile
+from ti_fix.errors import OTHER_KIND, UnreadableFile, printable, quoted
+from ti_fix.formats import safetensors_file
 from ti_fix.formats.container import open_container
 from ti_fix.formats.layouts import Reading, interpret, interpret_all
-from ti_fix.formats.pictures import is_picture, read_picture
+from ti_fix.formats.pictures import MAX_FILE, is_picture, read_picture
 from ti_fix.formats.source import Source
 from ti_fix.formats.stored import Container
+from ti_fix.formats.torch_file import is_zip, looks_like_pickle
 
 TENSOR_ENDINGS = frozenset(".pt .pth .bin .pti .safetensors .ckpt .pkl .emb".split())
 PICTURE_ENDINGS = frozenset(".png .webp .jxl .avif".split())
@@ -24,8 +25,12 @@ ARCHIVE_ENDINGS = frozenset(".zip .7z .rar".split())
 UNFINISHED_ENDINGS = frozenset(".crdownload .part .partial .download .tmp .aria2".split())
 
 _OPENED = TENSOR_ENDINGS | PICTURE_ENDINGS | ARCHIVE_ENDINGS | UNFINISHED_ENDINGS
+_NO_TENSORS = frozenset({"empty", "plain-text", "json-error", "web-page", "damaged", "not-an-embedding"})
+"""Findings that make a file with a foreign ending (.txt, .json) one that nobody takes for an embedding."""
 _PREVIEW = re.compile(r"\.preview(\.\w+)?$", re.IGNORECASE)
-_GENERIC_STEM = re.compile(r"^(learned_embeds?|embeddings?|textual_inversion|pytorch_model|model|emb)(_\d)?(-steps-\d+)?$")
+_GENERIC_STEM = re.compile(
+    r"^(learned_embeds?|embeddings?|textual_inversion|pytorch_model|model|emb)(_\d)?(-steps-\d+)?$"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,12 +83,19 @@ def files_in(folder: Path) -> Iterator[Path]:
             if (about.st_dev, about.st_ino) in seen:
                 continue
             with os.scandir(here) as entries:
-                ordered = sorted((entry.name, entry.is_dir()) for entry in entries)
+                ordered = sorted((entry.name, _is_folder(entry)) for entry in entries)
         except OSError:
             continue
         seen.add((about.st_dev, about.st_ino))
         yield from (here / name for name, is_dir in ordered if not is_dir and _opened(name))
         waiting += [here / name for name, is_dir in ordered if is_dir and not name.startswith(".")]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads in a circle, or to where we may not look
+        return False
 
 
 def read(path: Path | str) -> Parsed:
@@ -104,6 +116,8 @@ def read(path: Path | str) -> Parsed:
         return _parsed(path, container, interpret(container))
     except UnreadableFile as error:
         return _failed(path, error.code, str(error))
+    except (MemoryError, RecursionError):
+        return _failed(path, "too-large", f"it takes more memory than there is; {OTHER_KIND}")
     except OSError as error:
         reason = error.strerror or type(error).__name__
         return _failed(path, "unreadable", f"it cannot be opened ({reason}); check the file and its permissions.")
@@ -127,11 +141,16 @@ def extract(path: Path | str) -> list[Embedding]:
 
 
 def _open(path: Path) -> Source:
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
-        kind = "folder" if stat.S_ISDIR(mode) else "device or pipe"
-        raise UnreadableFile("unreadable", f"it is a {kind}, not a file; remove it or name a file.")
-    return Source(path)
+    try:
+        return Source(path)
+    except ValueError:
+        raise UnreadableFile(
+            "unreadable", "there can be no file of that name (it holds a zero character); check the name."
+        ) from None
+    except OSError:
+        if path.is_dir():
+            raise UnreadableFile("unreadable", "it is a folder, not a file; remove it or name a file.") from None
+        raise
 
 
 def _container(source: Source, path: Path) -> Container | None:
@@ -139,15 +158,15 @@ def _container(source: Source, path: Path) -> Container | None:
     ending = _ending(path.name)
     if ending in UNFINISHED_ENDINGS:
         raise UnreadableFile("unfinished", "it is an unfinished download; let the browser finish or download it again.")
-    if is_picture(head):
-        return read_picture(source.whole())
+    if is_picture(head) and not safetensors_file.looks_like(head):
+        return read_picture(source.whole()) if source.size <= MAX_FILE else None
     if ending in PICTURE_ENDINGS and not _may_hold_tensors(head):
         return None
     return open_container(source, path.name)
 
 
 def _may_hold_tensors(head: bytes) -> bool:
-    return head[:2] in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05") or head[8:9] == b"{"
+    return is_zip(head) or looks_like_pickle(head) or safetensors_file.looks_like(head)
 
 
 def _without_data(path: Path) -> Parsed:
@@ -155,12 +174,14 @@ def _without_data(path: Path) -> Parsed:
 
 
 def _failed(path: Path, code: str, message: str) -> Parsed:
+    if not _opened(path.name) and code in _NO_TENSORS:
+        return _without_data(path)
     sentence = message[:1].upper() + message[1:]
     if path.name.lower().endswith(".corrupted"):
         sentence = (
             "Forge renamed it to .corrupted because it could not open it; rename it back to try again. " + sentence
         )
-    finding = Finding(code=code, severity="error", message=f"{path.name}: {sentence}")
+    finding = Finding(code=code, severity="error", message=f"{printable(path.name, 100)}: {sentence}")
     return Parsed(paths=(path,), trigger=trigger_of(path), findings=(finding,))
 
 
@@ -172,7 +193,7 @@ def trigger_of(path: Path) -> str:
 
 def _parsed(path: Path, container: Container, reading: Reading) -> Parsed:
     trigger, aliases = _names(path, container, reading)
-    findings = [_named(f, path) for f in (*reading.findings, *_file_findings(path, container, reading))]
+    noticed = (*container.findings, *reading.findings, *_file_findings(path, container, reading))
     embedding = None
     if reading.vectors:
         embedding = Embedding(name=trigger, vectors=reading.vectors, metadata=dict(reading.metadata), aliases=aliases)
@@ -181,7 +202,7 @@ def _parsed(path: Path, container: Container, reading: Reading) -> Parsed:
         trigger=trigger,
         embedding=embedding,
         layout=reading.layout,
-        findings=tuple(findings),
+        findings=tuple(_named(finding, path) for finding in noticed),
         placeholder=reading.placeholder,
     )
 
@@ -189,9 +210,7 @@ def _parsed(path: Path, container: Container, reading: Reading) -> Parsed:
 def _named(finding: Finding, path: Path) -> Finding:
     if finding.severity != "error":
         return finding
-    from dataclasses import replace
-
-    return replace(finding, message=f"{path.name}: {finding.message}")
+    return replace(finding, message=f"{printable(path.name, 100)}: {finding.message}")
 
 
 def _names(path: Path, container: Container, reading: Reading) -> tuple[str, tuple[str, ...]]:
@@ -222,17 +241,22 @@ def _file_findings(path: Path, container: Container, reading: Reading) -> Iterab
     if not reading.vectors:
         return
     ending = os.path.splitext(path.name.lower())[1]
-    told = {".safetensors": "safetensors", ".pti": "safetensors"}.get(ending, "torch" if ending in TENSOR_ENDINGS else "")
+    usual = "torch" if ending in TENSOR_ENDINGS else ""
+    told = {".safetensors": "safetensors", ".pti": "safetensors"}.get(ending, usual)
     if ending == ".corrupted":
         message = "Forge had renamed it to .corrupted, but it can be read."
-        yield Finding(code="renamed-by-host", severity="note", message=message, repaired="read it under its old name")
+        yield Finding(code="renamed-by-host", severity="note", message=message, repaired="Read it under its old name.")
     elif container.kind != "picture" and told and not container.kind.startswith(told):
         message = f"The ending says {ending}, the content is {container.kind}; the content counts."
-        yield Finding(code="wrong-ending", severity="note", message=message, repaired="went by the content")
+        yield Finding(
+            code="wrong-ending", severity="note", message=message, repaired="Went by the content, not by the ending."
+        )
     elif ending in (".pti", ".pth", ".pkl", ".emb", ".ckpt"):
-        message = f"Hosts do not open files that end in {ending}."
-        yield Finding(code="unusual-ending", severity="note", message=message, repaired=f"opened the {ending} file")
+        message = f"WebUIs do not open files that end in {ending}."
+        yield Finding(code="unusual-ending", severity="note", message=message, repaired=f"Opened the {ending} file.")
     inner = reading.placeholder
     if inner and container.kind == "picture" and inner != trigger_of(path):
-        message = f"The name inside the picture is {inner!r}; it is the trigger, and the file name works as an alias."
+        message = (
+            f"The name inside the picture is {quoted(inner)}; it is the trigger, and the file name works as an alias."
+        )
         yield Finding(code="inner-name", severity="note", message=message)

@@ -63,9 +63,7 @@ def _lies_on_its_side(shape: tuple[int, ...], label: str | None) -> bool:
     return label is not None and shape[0] == ENCODERS[label].width and shape[1] != shape[0]
 
 
-def _single(
-    shape: tuple[int, ...], length: int, label: str | None, widths: set[int], depth: str
-) -> Orientation | None:
+def _single(shape: tuple[int, ...], length: int, label: str | None, widths: set[int], depth: str) -> Orientation | None:
     if length in widths:
         mend = depth or ("1-D" if len(shape) == 1 else "transposed" if shape[0] == length else "")
         return Orientation(width=length, rows=1, mend=mend)

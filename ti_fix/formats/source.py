@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,17 +32,18 @@ class Source:
 
     Raises:
         OSError: the file cannot be opened.
+        UnreadableFile: it is no file but a device or a pipe.
     """
 
     __slots__ = ("_data", "_path", "size")
 
-    def __init__(self, where: Path | bytes) -> None:
+    def __init__(self, where: Path | bytes | bytearray) -> None:
         self._path = where if isinstance(where, Path) else None
-        if isinstance(where, bytes):
-            self._data: bytes | bytearray | None = where
+        self._data: bytes | bytearray | None
+        if isinstance(where, Path):
+            self.size, self._data = _read_small(where)
         else:
-            self._data = _read_small(where)
-        self.size = len(self._data) if self._data is not None else os.stat(str(where)).st_size
+            self.size, self._data = len(where), where
 
     def read(self, start: int, length: int) -> bytes:
         """`length` bytes from `start`.
@@ -50,12 +52,15 @@ class Source:
             UnreadableFile: the file ends before that.
         """
         if start < 0 or length < 0 or start + length > self.size:
-            raise UnreadableFile("truncated", "truncated: it ends before its data does; download it again.")
+            raise _cut_off()
         if self._data is not None:
             return bytes(memoryview(self._data)[start : start + length])
         with self.open() as stream:
             stream.seek(start)
-            return stream.read(length)
+            data = stream.read(length)
+        if len(data) != length:  # it was written to while we looked
+            raise _cut_off()
+        return data
 
     def numbers(self, start: int, count: int, dtype: torch.dtype) -> Tensor:
         """`count` little-endian numbers from byte `start` as a 1-D tensor; shares the file's buffer where it can.
@@ -65,10 +70,22 @@ class Source:
         """
         if count == 0:
             return torch.empty(0, dtype=dtype)
-        if isinstance(self._data, bytearray) and start % dtype.itemsize == 0:
-            if start + count * dtype.itemsize <= self.size:
-                return torch.frombuffer(self._data, dtype=dtype, count=count, offset=start)
-        return torch.frombuffer(bytearray(self.read(start, count * dtype.itemsize)), dtype=dtype)
+        end = start + count * dtype.itemsize
+        if isinstance(self._data, bytearray) and start % dtype.itemsize == 0 and end <= self.size:
+            return torch.frombuffer(self._data, dtype=dtype, count=count, offset=start)
+        return self._copy(start, count, dtype)
+
+    def _copy(self, start: int, count: int, dtype: torch.dtype) -> Tensor:
+        """The numbers in memory of their own, written there without a detour."""
+        length = count * dtype.itemsize
+        if self._data is not None or start < 0 or start + length > self.size:
+            return torch.frombuffer(bytearray(self.read(start, length)), dtype=dtype)
+        numbers = torch.empty(length, dtype=torch.uint8)
+        with self.open() as stream:
+            stream.seek(start)
+            if stream.readinto(numbers.numpy()) != length:  # type: ignore[attr-defined]
+                raise _cut_off()
+        return numbers.view(dtype)
 
     def whole(self) -> bytes:
         """All bytes; for formats that cannot be read in parts."""
@@ -79,14 +96,26 @@ class Source:
         if self._data is not None:
             return io.BytesIO(self._data)
         assert self._path is not None
-        return self._path.open("rb")
+        return open(self._path, "rb", opener=_without_waiting)
 
 
-def _read_small(path: Path) -> bytearray | None:
-    """The whole of a small file in a buffer that tensors can share, None for a larger one."""
-    with open(path, "rb", buffering=0) as stream:
-        size = os.fstat(stream.fileno()).st_size
-        if size > READ_WHOLE:
-            return None
-        data = bytearray(size)
-        return data[: stream.readinto(data) or 0] if size else data
+def _read_small(path: Path) -> tuple[int, bytearray | None]:
+    """Size of a file, and the whole of a small one in a buffer that tensors can share."""
+    with open(path, "rb", buffering=0, opener=_without_waiting) as stream:
+        about = os.fstat(stream.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise UnreadableFile("unreadable", "it is a device or a pipe, not a file; remove it or name a file.")
+        if about.st_size > READ_WHOLE:
+            return about.st_size, None
+        data = bytearray(about.st_size)
+        size = stream.readinto(data) if data else 0
+        return size, data if size == len(data) else data[:size]
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opening a pipe would otherwise wait for someone to write into it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _cut_off() -> UnreadableFile:
+    return UnreadableFile("truncated", "truncated: it ends before its data does; download it again.")

@@ -7,21 +7,22 @@ and the data does not matter (each torch release adds some, and hosts refuse wha
 from __future__ import annotations
 
 import io
-import zipfile
-import zlib
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
-from ti_fix.errors import UnreadableFile
-from ti_fix.formats.source import Source
-from ti_fix.formats.stored import MAX_TENSOR_BYTES, Container
-from ti_fix.formats.unpickle import Storage, load_pickle, storage_dtype
+from ti_fix.embedding import Finding
+from ti_fix.errors import OTHER_KIND, UnreadableFile
+from ti_fix.formats.builders import Storage, storage_dtype, swapped
+from ti_fix.formats.source import READ_WHOLE, Source
+from ti_fix.formats.stored import Container
+from ti_fix.formats.unpickle import MAX_WORK, Budget, load_pickle
+from ti_fix.formats.zip_file import Record, ZipFile
 
-MAX_PICKLE = 64 * 2**20
-MAX_RECORDS = 100_000
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 """First pickle of a legacy file (torch/serialization.py, MAGIC_NUMBER)."""
 
@@ -36,36 +37,63 @@ def looks_like_pickle(head: bytes) -> bool:
     return len(head) > 1 and head[0] == 0x80 and head[1] in (2, 3, 4, 5)
 
 
+# --- zip --------------------------------------------------------------------------------------------------------------
+
+
 def read_zip(source: Source) -> Container:
     """A zip that torch wrote; storages are read only when a tensor asks for them.
 
     Raises:
         UnreadableFile: damaged, unsafe, or a zip of something else.
     """
-    try:
-        archive = zipfile.ZipFile(source.open())
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, OSError):
-        raise UnreadableFile("truncated", "truncated or damaged zip; download it again.") from None
-    records = {info.filename: info for info in archive.infolist()}
-    names = [name for name in records if name == "data.pkl" or name.endswith("/data.pkl")]
-    if len(records) > MAX_RECORDS or not names:
-        raise UnreadableFile("foreign-zip", "it is a zip, but not one that torch wrote; unpack it and use what is inside.")
-    root = names[0][: -len("data.pkl")]
-    swap = _swapped(archive, records, root)
+    archive, budget = ZipFile(source), Budget()
+    tree = _zip_tree(archive, budget, partial(_inner_storage, budget))
+    findings = _checksum_findings(archive) if source.size <= READ_WHOLE else ()
+    return Container(kind="torch zip", tree=tree, findings=findings)
+
+
+def _zip_tree(archive: ZipFile, budget: Budget, inner: Callable[[bytes], Any] | None) -> Any:
+    records = archive.records
+    pickled = next((r for name, r in records.items() if name == "data.pkl" or name.endswith("/data.pkl")), None)
+    if pickled is None:
+        raise UnreadableFile("foreign-zip", "it is a zip, but none that torch wrote; unpack it and use what is inside.")
+    if pickled.size > MAX_WORK:
+        raise UnreadableFile("too-large", f"its pickle alone is far larger than any embedding; {OTHER_KIND}")
+    root = pickled.name[: -len("data.pkl")]
+    swap = _is_big_endian(archive, records.get(f"{root}byteorder"))
 
     def storage(saved_id: Any) -> Storage:
         dtype, key, _ = _storage_id(saved_id)
-        info = records.get(f"{root}data/{key}")
-        if info is None:
-            raise UnreadableFile("truncated", "truncated: a tensor's data is missing; download it again.")
-        return Storage(
-            dtype=dtype,
-            size=info.file_size // dtype.itemsize,
-            load=lambda start, count: _numbers(_part(archive, info, start, count, dtype), dtype, swap),
-        )
+        record = records.get(f"{root}data/{key}")
+        if record is None:
+            raise UnreadableFile("truncated", "truncated: a part of its vectors is missing; download it again.")
 
-    pickled = _record(archive, records[names[0]], MAX_PICKLE)
-    return Container(kind="torch zip", tree=load_pickle(io.BytesIO(pickled), storage))
+        def load(start: int, count: int) -> Tensor:
+            flat = archive.numbers(record, start, count, dtype)
+            return swapped(flat) if swap else flat
+
+        return Storage(dtype=dtype, size=record.size // dtype.itemsize, load=load)
+
+    return load_pickle(io.BytesIO(archive.read(pickled)), storage, inner=inner, budget=budget)
+
+
+def _is_big_endian(archive: ZipFile, record: Record | None) -> bool:
+    return record is not None and record.size < 16 and archive.read(record).strip() == b"big"
+
+
+def _checksum_findings(archive: ZipFile) -> tuple[Finding, ...]:
+    """torch does not look at checksums, so such a file works; but its numbers are not those that were saved."""
+    wrong = sum(archive.has_wrong_checksum(record) for record in archive.records.values())
+    if not wrong:
+        return ()
+    message = (
+        f"{wrong} of its {len(archive.records)} parts changed after they were written (wrong checksum): it was damaged "
+        "on the way. It can be read, but numbers in it may be wrong; better download it again."
+    )
+    return (Finding(code="checksum", severity="warning", message=message),)
+
+
+# --- legacy -----------------------------------------------------------------------------------------------------------
 
 
 def read_legacy(source: Source) -> Container:
@@ -74,120 +102,114 @@ def read_legacy(source: Source) -> Container:
     Raises:
         UnreadableFile: damaged or unsafe.
     """
-    with source.open() as stream:
-        return Container(kind="torch legacy", tree=_legacy_tree(stream))
+    budget = Budget()
+    return Container(kind="torch legacy", tree=_legacy_tree(source, budget, partial(_inner_storage, budget)))
 
 
-def read_legacy_storage(data: Any) -> Any:
-    """The one storage of a legacy file that lies as bytes inside another pickle (a plainly pickled tensor)."""
+def _inner_storage(budget: Budget, data: Any) -> Any:
+    """The one storage of a file that lies as bytes inside another pickle (a plainly pickled tensor)."""
     if not isinstance(data, bytes):
-        raise UnreadableFile("malformed", "its pickle describes a storage wrongly; download it again.")
-    if is_zip(data):
-        return read_zip(Source(data)).tree
-    return _legacy_tree(io.BytesIO(data))
+        raise UnreadableFile("malformed", "it is damaged inside (a storage is described wrongly); download it again.")
+    source = Source(data)
+    return _zip_tree(ZipFile(source), budget, None) if is_zip(data) else _legacy_tree(source, budget, None)
 
 
-def _legacy_tree(stream: Any) -> Any:
-    first = load_pickle(stream, _no_storage)
-    if first != LEGACY_MAGIC:
-        return first
-    load_pickle(stream, _no_storage)  # protocol version
-    system = load_pickle(stream, _no_storage)
-    swap = isinstance(system, dict) and system.get("little_endian") is False
+def _legacy_tree(source: Source, budget: Budget, inner: Callable[[bytes], Any] | None) -> Any:
     blocks: dict[str, _LegacyBlock] = {}
-
-    def storage(saved_id: Any) -> Storage:
-        dtype, key, rest = _storage_id(saved_id)
-        block = blocks.setdefault(key, _LegacyBlock(dtype, rest))
-        return Storage(dtype=dtype, size=block.size, load=lambda start, count: block.load(start, count))
-
-    tree = load_pickle(stream, storage)
-    keys = load_pickle(stream, _no_storage)
-    if not isinstance(keys, list):
-        raise UnreadableFile("malformed", "its list of tensors is damaged; download it again.")
-    for key in keys:
-        block = blocks.get(str(key))
-        if block is None:
-            raise UnreadableFile("malformed", "its list of tensors is damaged; download it again.")
-        block.read(stream, swap)
+    with source.open() as stream:
+        first = load_pickle(stream, _no_storage, inner=inner, budget=budget)
+        if type(first) is not int or first != LEGACY_MAGIC:
+            return first
+        for _ in ("protocol version", "writing machine"):
+            # Whatever byte order that machine had, torch writes the numbers of this form little-endian.
+            load_pickle(stream, _no_storage, budget=budget)
+        tree = load_pickle(stream, partial(_legacy_part, source, blocks), inner=inner, budget=budget)
+        keys = load_pickle(stream, _no_storage, budget=budget)
+        if not isinstance(keys, list):
+            raise _wrong_list()
+        for key in keys:
+            block = blocks.get(key) if isinstance(key, str) else None
+            if block is None:
+                raise _wrong_list()
+            block.find(stream)
     return tree
 
 
+@dataclass(slots=True, kw_only=True)
 class _LegacyBlock:
-    """One storage of a legacy file: announced in the pickle, its numbers behind it."""
+    """One storage of a legacy file: announced in the pickle, its numbers behind it.
 
-    def __init__(self, dtype: torch.dtype, announced: Any) -> None:
-        size = announced[0] if announced else 0
-        if type(size) is not int or not 0 <= size * dtype.itemsize <= 4 * MAX_TENSOR_BYTES:
-            raise UnreadableFile("too-large", "it announces a tensor that is too large for an embedding.")
-        self.dtype, self.size = dtype, size
-        self._numbers: Tensor | None = None
+    Attributes:
+        source: the file.
+        dtype, size: type and number of elements, as announced.
+        at: byte of the first element, None until it is found.
+    """
 
-    def read(self, stream: Any, swap: bool) -> None:
-        count = int.from_bytes(stream.read(8), "big" if swap else "little")
-        if count != self.size:
-            raise UnreadableFile("truncated", "truncated: a tensor's data is missing; download it again.")
-        data = stream.read(count * self.dtype.itemsize)
-        if len(data) != count * self.dtype.itemsize:
+    source: Source
+    dtype: torch.dtype
+    size: int
+    at: int | None = None
+
+    def find(self, stream: BinaryIO) -> None:
+        """Note where the numbers are, and pass them by."""
+        count = int.from_bytes(stream.read(8), "little")
+        at = stream.tell()
+        end = at + count * self.dtype.itemsize
+        if count != self.size or end > self.source.size:
             raise UnreadableFile("truncated", "truncated: it ends before its data does; download it again.")
-        self._numbers = _numbers(data, self.dtype, swap)
+        self.at = at
+        stream.seek(end)
 
     def load(self, start: int, count: int) -> Tensor:
-        if self._numbers is None:
-            raise UnreadableFile("truncated", "truncated: a tensor's data is missing; download it again.")
-        return self._numbers[start : start + count]
+        if self.at is None:
+            raise UnreadableFile("truncated", "truncated: a part of its vectors is missing; download it again.")
+        return self.source.numbers(self.at + start * self.dtype.itemsize, count, self.dtype)
+
+
+def _legacy_part(source: Source, blocks: dict[str, _LegacyBlock], saved_id: Any) -> Any:
+    """What a persistent id means: a storage, or the class of a module with its source code, which is left alone."""
+    if isinstance(saved_id, tuple) and len(saved_id) > 1 and saved_id[0] == "module":
+        return saved_id[1]
+    dtype, key, (announced, *rest) = _storage_id(saved_id)
+    if type(announced) is not int or announced < 0:
+        raise _wrong_storage()
+    if announced * dtype.itemsize > source.size:
+        raise UnreadableFile("truncated", "truncated: it announces more vectors than it holds; download it again.")
+    block = blocks.setdefault(key, _LegacyBlock(source=source, dtype=dtype, size=announced))
+    if block.dtype is not dtype or block.size != announced:
+        raise _wrong_storage()
+    start, size = _view(rest[0] if rest else None, announced)
+    return Storage(dtype=dtype, size=size, load=lambda first, count: block.load(start + first, count))
+
+
+def _view(about: Any, whole: int) -> tuple[int, int]:
+    """First element and length of a storage that is part of another (key, offset, length), as torch before 0.4 had."""
+    if about is None:
+        return 0, whole
+    if not isinstance(about, tuple) or len(about) != 3 or not all(type(n) is int and n >= 0 for n in about[1:]):
+        raise _wrong_storage()
+    _, start, size = about
+    if start + size > whole:
+        raise _wrong_storage()
+    return start, size
 
 
 def _no_storage(_: Any) -> Storage:
-    raise UnreadableFile("malformed", "it speaks of tensors that it does not hold; download it again.")
+    raise UnreadableFile("malformed", "it is incomplete: it speaks of vectors that are not in it; download it again.")
 
 
 def _storage_id(saved_id: Any) -> tuple[torch.dtype, str, tuple[Any, ...]]:
     """("storage", type, key, location, size, …) of a persistent id; where it once lived (cuda:0) does not matter."""
     if isinstance(saved_id, tuple) and len(saved_id) >= 5 and saved_id[0] == "storage":
-        dtype = storage_dtype(saved_id[1])
-        if dtype is not None:
-            return dtype, str(saved_id[2]), saved_id[4:]
-    raise UnreadableFile("malformed", "its pickle describes a storage wrongly; download it again.")
+        dtype, key = storage_dtype(saved_id[1]), saved_id[2]
+        if dtype is not None and isinstance(key, str):
+            return dtype, key, saved_id[4:]
+    raise _wrong_storage()
 
 
-def _swapped(archive: zipfile.ZipFile, records: dict[str, zipfile.ZipInfo], root: str) -> bool:
-    info = records.get(f"{root}byteorder")
-    return info is not None and _record(archive, info, 16).strip() == b"big"
+def _wrong_storage() -> UnreadableFile:
+    return UnreadableFile("malformed", "it is damaged inside (a storage is described wrongly); download it again.")
 
 
-def _record(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes:
-    if info.file_size > limit:
-        raise UnreadableFile("too-large", f"its record {info.filename[:60]!r} is too large for an embedding.")
-    return _inflate(lambda: archive.open(info).read(limit + 1)[: info.file_size])
-
-
-def _part(archive: zipfile.ZipFile, info: zipfile.ZipInfo, start: int, count: int, dtype: torch.dtype) -> bytes:
-    if count * dtype.itemsize > 2 * MAX_TENSOR_BYTES:
-        raise UnreadableFile("too-large", "a tensor in it is too large for an embedding.")
-
-    def read() -> bytes:
-        with archive.open(info) as stream:
-            stream.seek(start * dtype.itemsize)
-            return stream.read(count * dtype.itemsize)
-
-    data = _inflate(read)
-    if len(data) != count * dtype.itemsize:
-        raise UnreadableFile("truncated", "truncated: it ends before its data does; download it again.")
-    return data
-
-
-def _inflate(read: Callable[[], bytes]) -> bytes:
-    try:
-        return read()
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError):
-        raise UnreadableFile("truncated", "truncated or damaged zip; download it again.") from None
-
-
-def _numbers(data: bytes, dtype: torch.dtype, swap: bool) -> Tensor:
-    if not data:
-        return torch.empty(0, dtype=dtype)
-    flat = torch.frombuffer(bytearray(data), dtype=dtype)
-    if not swap or dtype.itemsize == 1:
-        return flat
-    return flat.view(torch.uint8).reshape(-1, dtype.itemsize).flip(1).contiguous().view(dtype).reshape(-1)
+def _wrong_list() -> UnreadableFile:
+    return UnreadableFile("malformed", "it is damaged inside (its list of contents); download it again.")

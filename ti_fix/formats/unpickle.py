@@ -1,357 +1,249 @@
 """A pickle machine that can build tensors and plain data, and nothing else.
 
-Two walls. Only the opcodes of plain data, calls and state are run (no class construction by name, no extension
-registry, no opcode that allocates by a number in the file), and each global that a pickle names is looked up in a
-fixed table of our own builders: nothing is imported and no function of torch, numpy or Python is ever called by a
-file. The pure-Python machine of the standard library is used on purpose: the C one allocates gigabytes when a
-thirty-byte pickle asks for memo slot 2**31.
+Three walls. Only the instructions of plain data, calls and state are run (no class construction by name, no extension
+registry). Each global that a pickle names is looked up in a fixed table of our own builders: nothing is imported and no
+function of torch, numpy or Python is ever called by a file. And everything is paid for from a budget of memory: bytes
+read, instructions, arguments of calls, elements of the result; a short pickle can otherwise copy one long list a
+million times.
+
+The pure-Python machine of the standard library is used on purpose: the C one allocates gigabytes when a thirty-byte
+pickle asks for memo slot 2**31.
 """
 
 from __future__ import annotations
 
-import io
-import math
 import pickle
+import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
-import torch
-from torch import Tensor
+from ti_fix.errors import MALWARE, OTHER_KIND, UnreadableFile
+from ti_fix.formats.allowed import FROM_BYTES, FROM_TYPE, find
+from ti_fix.formats.builders import Builder, Held, call, key_of
 
-from ti_fix.errors import UnreadableFile
-from ti_fix.formats.stored import MAX_TENSOR_BYTES, StoredTensor
+MAX_WORK = 64 * 2**20
+"""Budget of one file, in bytes of memory, roughly. An SDXL checkpoint takes a quarter of it."""
 
-MAX_EXPANSION = 2**24
-"""Elements that a tensor may have beyond those in its storage (stride 0 repeats a row)."""
-
-MAX_NESTING = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
-    """A block of numbers beside the pickle.
-
-    Attributes:
-        dtype: of the elements.
-        size: number of elements that are really there.
-        load: start, count -> 1-D tensor of that part.
-    """
-
-    dtype: torch.dtype
-    size: int
-    load: Callable[[int, int], Tensor]
+_PER_STEP = 100
+_MAX_LINE = 1024
+_MAX_NESTING = 64
+_FORBIDDEN = "INST OBJ NEWOBJ_EX EXT1 EXT2 EXT4 NEXT_BUFFER READONLY_BUFFER STRING UNICODE FLOAT LONG PERSID".split()
+"""Classes by name, the registry, buffers elsewhere; and the text forms of protocol 0, which torch never wrote."""
 
 
-class RestrictedUnpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
-    """Reads one pickle from a stream.
+class Budget:
+    """What a file may still cost."""
 
-    Args:
-        stream: positioned at the pickle; left behind it.
-        storage: persistent id -> the storage it means.
+    __slots__ = ("left",)
+
+    def __init__(self, left: int = MAX_WORK) -> None:
+        self.left = left
+
+    def spend(self, amount: int) -> None:
+        """Pay for work before it is done.
+
+        Raises:
+            UnreadableFile: the file wants more than any embedding needs.
+        """
+        self.left -= amount
+        if self.left < 0:
+            raise UnreadableFile("too-large", f"it holds far more than any embedding (in its pickle); {OTHER_KIND}")
+
+
+class _Paid:
+    """A stream that pays for what is read of it, and asks for no more than it can pay."""
+
+    __slots__ = ("_budget", "_stream")
+
+    def __init__(self, stream: BinaryIO, budget: Budget) -> None:
+        self._stream, self._budget = stream, budget
+
+    def read(self, count: int) -> bytes:
+        data = self._stream.read(min(count, self._budget.left + 1))
+        self._budget.spend(len(data) + _PER_STEP)
+        if len(data) < count:
+            raise EOFError
+        return data
+
+    def readline(self) -> bytes:
+        line = self._stream.readline(_MAX_LINE)
+        self._budget.spend(len(line) + _PER_STEP)
+        if not line.endswith(b"\n"):
+            raise EOFError
+        return line
+
+
+class RestrictedUnpickler(pickle._Unpickler):
+    """Reads one pickle from a stream; its arguments are those of `load_pickle`.
 
     Raises (from `load`):
         UnreadableFile: the pickle is damaged or names something that is not allowed.
     """
 
-    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    load: Callable[[], Any]
+    read: Callable[[int], bytes]
+    append: Callable[[Any], None]
+    pop_mark: Callable[[], list[Any]]
+    stack: list[Any]
 
-    def __init__(self, stream: io.BufferedIOBase | io.BytesIO, storage: Callable[[Any], Storage]) -> None:
+    def __init__(
+        self,
+        stream: _Paid,
+        *,
+        storage: Callable[[Any], Any],
+        inner: Callable[[bytes], Any] | None,
+        budget: Budget,
+    ) -> None:
         super().__init__(stream, encoding="latin1")
-        self._storage = storage
+        self._storage, self._inner, self._budget = storage, inner, budget
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> Builder:
         """One of our own builders, never the thing itself."""
-        dtype = _dtype_named(module, name)
-        if dtype is not None:
-            return dtype
-        try:
-            return _ALLOWED[module, name]
-        except KeyError:
-            what = f"{module}.{name}"[:120]
-            raise UnreadableFile(
-                "unsafe-pickle", f"it asks for {what}, which is not allowed in an embedding; do not load it."
-            ) from None
+        return find(module, name)
 
-    def persistent_load(self, saved_id: Any) -> Storage:
+    def persistent_load(self, saved_id: Any) -> Any:
         return self._storage(saved_id)
+
+    def _frame(self) -> None:
+        self.read(8)  # frames only help reading ahead; without them each byte is paid for once
+
+    def _bytearray(self) -> None:
+        (length,) = struct.unpack("<Q", self.read(8))
+        self.append(self.read(length))
 
     def _reduce(self) -> None:
         arguments = self.stack.pop()
-        builder = self.stack.pop()
-        self.append(_call(builder, arguments))
+        self.append(self._call(self.stack.pop(), arguments))
 
-    def _newobj(self) -> None:
-        self._reduce()
+    def _call(self, builder: Any, arguments: Any) -> Any:
+        if isinstance(arguments, tuple):
+            self._budget.spend(sum(map(_weight, arguments)))
+        if builder is FROM_TYPE and isinstance(arguments, tuple) and len(arguments) >= 3:
+            return self._call(arguments[0], arguments[2])
+        if builder is FROM_BYTES and self._inner and isinstance(arguments, tuple) and len(arguments) == 1:
+            return self._inner(arguments[0])
+        return call(builder, arguments)
 
     def _build(self) -> None:
         state = self.stack.pop()
         target = self.stack[-1]
-        if isinstance(target, _Held):
-            target.set_state(state)
-        elif isinstance(target, dict) and isinstance(state, dict):
-            pass  # attributes that were set on an OrderedDict: nothing to read there
-        else:
-            raise UnreadableFile("malformed", "its pickle sets state on something that has none.")
+        if isinstance(target, Held):
+            target.state = state
+        elif not isinstance(target, dict) or not isinstance(state, dict):
+            raise UnreadableFile(
+                "malformed", "it is damaged inside (its pickle contradicts itself); download it again."
+            )
+        # Attributes that were set on an OrderedDict: nothing to read there.
+
+    def _setitem(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._table()[key_of(key)] = value
+
+    def _setitems(self) -> None:
+        items = self.pop_mark()
+        table = self._table()
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            table[key_of(key)] = value
+
+    def _table(self) -> Any:
+        table = self.stack[-1]
+        if not isinstance(table, (dict, Held)):
+            raise UnreadableFile(
+                "malformed", "it is damaged inside (its pickle contradicts itself); download it again."
+            )
+        return table
+
+    def _dict(self) -> None:
+        items = self.pop_mark()
+        self.append({key_of(key): value for key, value in zip(items[::2], items[1::2], strict=True)})
+
+    def _empty_set(self) -> None:
+        self.append([])  # nothing here asks whether something is in it, and a list need not hash its items
+
+    def _additems(self) -> None:
+        items = self.pop_mark()
+        self.stack[-1].extend(items)
+
+    def _frozenset(self) -> None:
+        items = self.pop_mark()  # first: it changes where `append` leads
+        self.append(items)
+
+    def _refuse(self) -> None:
+        raise UnreadableFile("unsafe-pickle", f"it uses a rare feature of pickles that can run code; {MALWARE}")
 
 
-def _refuse(self: RestrictedUnpickler) -> None:
-    raise UnreadableFile("unsafe-pickle", "its pickle uses an instruction that is not allowed in an embedding.")
+def _weight(value: Any) -> int:
+    """What it costs at most to copy an argument."""
+    if isinstance(value, (list, tuple, dict)):
+        return _PER_STEP * len(value)
+    return len(value) if isinstance(value, (str, bytes)) else 0
 
 
-_D = RestrictedUnpickler.dispatch
-_D[pickle.REDUCE[0]] = RestrictedUnpickler._reduce
-_D[pickle.NEWOBJ[0]] = RestrictedUnpickler._newobj
-_D[pickle.BUILD[0]] = RestrictedUnpickler._build
-for _code in ("INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER"):
-    _D[getattr(pickle, _code)[0]] = _refuse
+for _name, _run in {
+    "FRAME": RestrictedUnpickler._frame,
+    "BYTEARRAY8": RestrictedUnpickler._bytearray,
+    "REDUCE": RestrictedUnpickler._reduce,
+    "NEWOBJ": RestrictedUnpickler._reduce,
+    "BUILD": RestrictedUnpickler._build,
+    "SETITEM": RestrictedUnpickler._setitem,
+    "SETITEMS": RestrictedUnpickler._setitems,
+    "DICT": RestrictedUnpickler._dict,
+    "EMPTY_SET": RestrictedUnpickler._empty_set,
+    "ADDITEMS": RestrictedUnpickler._additems,
+    "FROZENSET": RestrictedUnpickler._frozenset,
+    **dict.fromkeys(_FORBIDDEN, RestrictedUnpickler._refuse),
+}.items():
+    RestrictedUnpickler.dispatch[getattr(pickle, _name)[0]] = _run
 
 
-def load_pickle(stream: io.BufferedIOBase | io.BytesIO, storage: Callable[[Any], Storage]) -> Any:
+def load_pickle(
+    stream: BinaryIO,
+    storage: Callable[[Any], Any],
+    *,
+    inner: Callable[[bytes], Any] | None = None,
+    budget: Budget | None = None,
+) -> Any:
     """One pickle as plain data with `StoredTensor` leaves.
 
+    Args:
+        stream: positioned at the pickle; left behind it.
+        storage: persistent id -> the `Storage` (or builder of a class) that it means.
+        inner: bytes -> the storage of the legacy file in them; None where there cannot be one.
+        budget: what the pickle may cost; a fresh one by default.
+
     Raises:
-        UnreadableFile: damaged, unsafe or larger than its file allows.
+        UnreadableFile: damaged, unsafe or larger than an embedding.
     """
+    budget = budget or Budget()
+    machine = RestrictedUnpickler(_Paid(stream, budget), storage=storage, inner=inner, budget=budget)
     try:
-        return _Opener().open(RestrictedUnpickler(stream, storage).load())
+        return _Opener(budget).open(machine.load())
     except UnreadableFile:
         raise
     except EOFError:
-        raise UnreadableFile("truncated", "truncated: its pickle ends too early; download it again.") from None
+        raise UnreadableFile(
+            "truncated", "truncated: it ends too early, as after an interrupted download; download it again."
+        ) from None
     except (RecursionError, MemoryError, OverflowError):
-        raise UnreadableFile("malformed", "its pickle is built to exhaust memory; do not load it.") from None
+        raise UnreadableFile("malformed", "it is built to fill the memory (by its pickle); do not load it.") from None
     except Exception as error:  # the machine raises whatever Python does on damaged instructions
         kind = type(error).__name__
-        raise UnreadableFile("malformed", f"its pickle is damaged ({kind}); download it again.") from None
-
-
-# --- builders ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Held:
-    """Stands for an object of a known class: its state is kept, its code never runs."""
-
-    kind: str
-    arguments: tuple[Any, ...] = ()
-    state: Any = None
-    items: dict[Any, Any] = field(default_factory=dict)
-
-    def set_state(self, state: Any) -> None:
-        self.state = state
-
-    def __setitem__(self, key: Any, value: Any) -> None:  # SETITEMS on a dict-like class
-        self.items[key] = value
-
-    def plain(self) -> Any:
-        """The data that the object would have held."""
-        if self.kind == "ndarray":
-            return _array(self.state)
-        if self.kind == "scalar":
-            return None
-        parts = self.state if isinstance(self.state, dict) else {}
-        content = {**parts.get("_parameters", {}), **self.items} if isinstance(parts.get("_parameters", {}), dict) else {}
-        return content or {k: v for k, v in parts.items() if not str(k).startswith("_")}
-
-
-def _held(kind: str) -> Callable[..., _Held]:
-    return lambda *arguments: _Held(kind=kind, arguments=arguments)
-
-
-def _call(builder: Any, arguments: Any) -> Any:
-    if not isinstance(builder, _Builder) or not isinstance(arguments, tuple):
-        raise UnreadableFile("unsafe-pickle", "its pickle calls something that is not allowed; do not load it.")
-    return builder.make(*arguments)
-
-
-@dataclass(frozen=True, slots=True)
-class _Builder:
-    """What stands for an allowed global; without a `__dict__`, so that no pickle can leave anything on it."""
-
-    make: Callable[..., Any]
-    dtype: torch.dtype | None = None
-
-
-def _tensor(storage: Any, offset: int, shape: Any, stride: Any, *_: Any) -> StoredTensor:
-    """torch._utils._rebuild_tensor_v2, with every number checked against the storage."""
-    shape, stride = tuple(shape), tuple(stride)
-    if not isinstance(storage, Storage) or not _counts((offset, *shape, *stride)) or len(shape) != len(stride):
-        raise UnreadableFile("malformed", "its pickle describes a tensor wrongly; download it again.")
-    numel = math.prod(shape)
-    span = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if numel else 0
-    if len(shape) > 8 or offset + span > storage.size:
-        raise UnreadableFile("truncated", "truncated: a tensor reaches beyond its data; download it again.")
-    if numel > storage.size + MAX_EXPANSION or numel * 4 > MAX_TENSOR_BYTES and numel > storage.size:
-        raise UnreadableFile("too-large", f"it unfolds a few numbers into a tensor of {list(shape)}; do not load it.")
-
-    def load() -> Tensor:
-        return torch.as_strided(storage.load(offset, span), shape, stride) if numel else torch.empty(
-            shape, dtype=storage.dtype
-        )
-
-    return StoredTensor(shape=shape, dtype=storage.dtype, load=load)
-
-
-def _tensor_v3(storage: Any, offset: Any, shape: Any, stride: Any, _grad: Any, _hooks: Any, kind: Any, *_: Any) -> Any:
-    """torch._utils._rebuild_tensor_v3: the type beside an untyped storage (float8 is stored so)."""
-    dtype = storage_dtype(kind)
-    if dtype is None or not isinstance(storage, Storage):
-        raise UnreadableFile("malformed", "its pickle describes a tensor wrongly; download it again.")
-    size = storage.size * storage.dtype.itemsize // dtype.itemsize
-    raw, per_item = storage, max(1, dtype.itemsize // storage.dtype.itemsize)
-
-    def load(start: int, count: int) -> Tensor:
-        return raw.load(start * per_item, count * per_item).view(dtype)
-
-    return _tensor(Storage(dtype=dtype, size=size, load=load), offset, shape, stride)
-
-
-def _counts(numbers: tuple[Any, ...]) -> bool:
-    return all(type(n) is int and 0 <= n < 2**48 for n in numbers)
-
-
-def _first(value: Any, *_: Any) -> Any:
-    """A wrapper (Parameter, from_type_v2) around a tensor: the tensor."""
-    return value
-
-
-def _from_type(_function: Any, _kind: Any, arguments: Any, *_: Any) -> Any:
-    """torch._tensor._rebuild_from_type_v2(func, type, args, state)."""
-    return _call(_function, arguments)
-
-
-def _ordered(pairs: Any = (), *_: Any) -> dict[Any, Any]:
-    return {k: v for k, v in pairs}
-
-
-def _encode(text: Any, *_: Any) -> bytes:
-    """_codecs.encode(text, "latin1"): how protocol 2 stores bytes."""
-    return str(text).encode("latin1", "replace")
-
-
-def _from_bytes(data: Any) -> Any:
-    """torch.storage._load_from_bytes: a whole legacy file inside the pickle of a storage."""
-    from ti_fix.formats.torch_file import read_legacy_storage
-
-    return read_legacy_storage(data)
-
-
-def _numpy_dtype(name: Any, *_: Any) -> _Held:
-    return _Held(kind="dtype", arguments=(str(name),))
-
-
-_NUMPY = {"f2": torch.float16, "f4": torch.float32, "f8": torch.float64}
-
-
-def _array(state: Any) -> StoredTensor | None:
-    """numpy.ndarray.__setstate__: (version, shape, dtype, fortran order, bytes)."""
-    try:
-        _, shape, held, fortran, data = state
-        name = held.arguments[0]
-        order = held.state[1] if isinstance(held.state, tuple) else "<"
-    except (TypeError, ValueError, AttributeError, IndexError):
-        return None
-    if name not in _NUMPY or not isinstance(data, bytes) or not _counts(tuple(shape)) or len(shape) > 8:
-        return None
-    dtype = _NUMPY[name]
-    if math.prod(shape) * dtype.itemsize != len(data):
-        raise UnreadableFile("malformed", "its pickle describes an array wrongly; download it again.")
-
-    def load() -> Tensor:
-        import numpy as np
-
-        array = np.frombuffer(data, dtype=f"{order if order in '<>' else '='}{name}")
-        array = array.reshape(tuple(shape), order="F" if fortran else "C")
-        return torch.from_numpy(array.astype(name))
-
-    return StoredTensor(shape=tuple(shape), dtype=dtype, load=load)
-
-
-_STORAGES = {
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
-    "UntypedStorage": torch.uint8,
-    "TypedStorage": torch.uint8,
-}
-_DTYPE_NAMES = frozenset(
-    "float64 float32 float16 bfloat16 double float half int64 int32 int16 int8 uint8 bool long int short".split()
-) | {n for n in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, n)}
-
-
-def storage_dtype(kind: Any) -> torch.dtype | None:
-    """The element type that a storage class or dtype named in a pickle stands for."""
-    return kind.dtype if isinstance(kind, _Builder) else None
-
-
-def _dtype_named(module: str, name: str) -> _Builder | None:
-    if module == "torch" and name in _DTYPE_NAMES:
-        return _Builder(_never, dtype=getattr(torch, name))
-    if module in ("torch", "torch.cuda", "torch.storage") and name in _STORAGES:
-        return _Builder(_never, dtype=_STORAGES[name])
-    return None
-
-
-def _never(*_: Any) -> None:
-    raise UnreadableFile("unsafe-pickle", "its pickle calls a number type; do not load it.")
-
-
-_RECONSTRUCT = _Builder(lambda kind, *_: _call(kind, ()))
-_PARAMETER_DICT = _Builder(_held("module"))
-_ALLOWED: dict[tuple[str, str], _Builder] = {
-    ("torch._utils", "_rebuild_tensor"): _Builder(_tensor),
-    ("torch._utils", "_rebuild_tensor_v2"): _Builder(_tensor),
-    ("torch._utils", "_rebuild_tensor_v3"): _Builder(_tensor_v3),
-    ("torch._utils", "_rebuild_parameter"): _Builder(_first),
-    ("torch._utils", "_rebuild_parameter_with_state"): _Builder(_first),
-    ("torch._utils", "_rebuild_device_tensor_from_numpy"): _Builder(_first),
-    ("torch._tensor", "_rebuild_from_type_v2"): _Builder(_from_type),
-    ("torch.nn.parameter", "Parameter"): _Builder(lambda value=None, *_: value),
-    ("torch", "Tensor"): _Builder(_held("type")),
-    ("torch", "Size"): _Builder(lambda sizes=(), *_: tuple(sizes)),
-    ("torch", "device"): _Builder(lambda *parts: ":".join(map(str, parts))),
-    ("torch.nn.modules.container", "ParameterDict"): _PARAMETER_DICT,
-    ("torch.nn.modules.container", "ModuleDict"): _PARAMETER_DICT,
-    ("torch.nn.modules.sparse", "Embedding"): _PARAMETER_DICT,
-    ("torch.storage", "_load_from_bytes"): _Builder(_from_bytes),
-    ("collections", "OrderedDict"): _Builder(_ordered),
-    ("collections", "defaultdict"): _Builder(lambda *_: {}),
-    ("builtins", "dict"): _Builder(_ordered),
-    ("builtins", "set"): _Builder(lambda items=(), *_: list(items)),
-    ("builtins", "list"): _Builder(lambda items=(), *_: list(items)),
-    ("builtins", "object"): _Builder(_held("object")),
-    ("builtins", "slice"): _Builder(lambda *_: None),
-    ("copyreg", "_reconstructor"): _RECONSTRUCT,
-    ("_codecs", "encode"): _Builder(_encode),
-    ("numpy", "ndarray"): _Builder(_held("ndarray")),
-    ("numpy", "dtype"): _Builder(_numpy_dtype),
-}
-for _core in ("numpy.core.multiarray", "numpy._core.multiarray"):
-    _ALLOWED[_core, "_reconstruct"] = _Builder(_held("ndarray"))
-    _ALLOWED[_core, "scalar"] = _Builder(_held("scalar"))
-for _old, _new in (("__builtin__", "builtins"), ("copy_reg", "copyreg")):
-    _ALLOWED.update({(_old, n): b for (m, n), b in list(_ALLOWED.items()) if m == _new})
+        raise UnreadableFile("malformed", f"it is damaged inside (its pickle: {kind}); download it again.") from None
 
 
 class _Opener:
     """Replaces held objects by their data. Each container is visited once, so shared parts cannot multiply."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
         self._done: dict[int, Any] = {}
+        self._budget = budget
 
     def open(self, value: Any, depth: int = 0) -> Any:
-        if not isinstance(value, (_Held, dict, list, tuple)):
+        if not isinstance(value, (Held, dict, list, tuple)):
             return value
-        if depth > MAX_NESTING:
-            raise UnreadableFile("malformed", "its structure is nested beyond reason; it is damaged or made to harm.")
+        if depth > _MAX_NESTING:
+            raise UnreadableFile("malformed", "it is nested far too deep: damaged, or made to harm; do not load it.")
         known = self._done.get(id(value))
         if known is not None:
             return known[1]
@@ -360,15 +252,18 @@ class _Opener:
     def _open_container(self, value: Any, depth: int) -> Any:
         # The original is kept beside its result, so that its id stays taken while the file is open.
         if isinstance(value, tuple):
+            self._budget.spend(_weight(value))
             result: Any = tuple(self.open(item, depth) for item in value)
             self._done[id(value)] = (value, result)
-        elif isinstance(value, _Held):
+        elif isinstance(value, Held):
             self._done[id(value)] = (value, None)
+            self._budget.spend(_weight(value.state) + _weight(value.items))
             result = self.open(value.plain(), depth)
             self._done[id(value)] = (value, result)
         else:
             result = value
             self._done[id(value)] = (value, value)
+            self._budget.spend(_weight(value))
             for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
                 value[key] = self.open(item, depth)
         return result

@@ -71,7 +71,7 @@ def _find_empty_half(specimen: Specimen) -> Iterable[Finding]:
                 severity="note",
                 message=f"{key} has no rows: left it out.",
                 encoder=key,
-                repaired=f"left out the empty {key}",
+                repaired=f"Left out the empty {key}.",
             )
 
 
@@ -90,7 +90,7 @@ def _find_uneven(specimen: Specimen) -> Iterable[Finding]:
         severity="note",
         message=f"The halves have different numbers of vectors ({listed}): the shorter is filled up to {most} by "
         "repeating its last vector.",
-        repaired=f"filled the shorter half up to {most} rows with its last vector",
+        repaired=f"Filled the shorter half up to {most} rows by repeating its last vector.",
     )
 
 
@@ -174,8 +174,8 @@ def _find_length(specimen: Specimen) -> Iterable[Finding]:
             yield Finding(
                 code="length",
                 severity="note",
-                message=f"The {key} vectors are {mean:.3g} long on average, {mean / typical:.0f} times as long as those "
-                "of everyday words. Many good embeddings are; a weight such as (name:0.7) softens the effect.",
+                message=f"The {key} vectors are {mean:.3g} long on average, {mean / typical:.0f} times as long as "
+                "those of everyday words. Many good embeddings are; a weight such as (name:0.7) softens the effect.",
                 encoder=key,
             )
 

@@ -39,7 +39,7 @@ def _find_foreign(specimen: Specimen) -> Iterable[Finding]:
             message=f"It is made for {made_for}; {target.family.title} has no {ENCODERS[key].title}, so {key} is left "
             "out and the rest is used.",
             encoder=key,
-            repaired=f"left out {key}, which {target.family.title} has no encoder for",
+            repaired=f"Left out {key}, for which {target.family.title} has no encoder.",
         )
 
 
@@ -143,7 +143,11 @@ def fill_missing_half(embedding: Embedding, family: Family, vocabulary: Vocabula
         f"{len(near) - words} the comma."
     )
     finding = Finding(
-        code="filled-half", severity="warning", message=message, encoder=key, repaired=f"filled {key} from the vocabulary"
+        code="filled-half",
+        severity="warning",
+        message=message,
+        encoder=key,
+        repaired=f"Filled {key} from the vocabulary.",
     )
     order = sorted((known, key), key=list(ENCODERS).index)
     whole = {**embedding.vectors, key: rows}

@@ -12,10 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ti_fix.embedding import Embedding, Finding
-from ti_fix.tokenizer import is_ordinary_word
+from ti_fix.tokenizer import encode, is_ordinary_word
 
 _SYNTAX = re.compile(r"[()\[\]{}:,|<>\\]+")
 _INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\u00ad\u180e\x00-\x1f\x7f]")
+EVERYDAY = 20_000
+"""Token ids below this are words that everybody types (CLIP's ids follow how often a token was merged); beyond them lie
+rare words and names such as ``ohwx``, which trainers recommend as triggers."""
+
 _KEYWORDS = frozenset({"AND", "BREAK"})
 
 
@@ -60,9 +64,7 @@ def judge_name(trigger: str, *, converted: bool = False) -> Naming:
 
 def renamed(embedding: Embedding, naming: Naming) -> Embedding:
     """The embedding under the judged name; the same object where nothing changes."""
-    aliases = tuple(
-        dict.fromkeys(a for a in (*embedding.aliases, *naming.aliases) if a != naming.trigger)
-    )
+    aliases = tuple(dict.fromkeys(a for a in (*embedding.aliases, *naming.aliases) if a != naming.trigger))
     if naming.trigger == embedding.name and aliases == embedding.aliases:
         return embedding
     return replace(embedding, name=naming.trigger, aliases=aliases)
@@ -85,7 +87,7 @@ def _cleaned(name: str, clean: str) -> Finding:
         code="invisible-characters",
         severity="note",
         message=f"The name '{shown}' holds characters that cannot be seen or typed: it is called {clean!r}.",
-        repaired=f"called it {clean!r}",
+        repaired=f"Called it {clean!r}.",
     )
 
 
@@ -109,9 +111,11 @@ def _ordinary(name: str, converted: bool) -> Finding:
             f"The name {name!r} is an ordinary word; so that no prompt changes behind your back the converted "
             f"embedding is called '{name}-ti'."
         )
-        return Finding(code="ordinary-word", severity="note", message=message, repaired=f"called it '{name}-ti'")
-    message = f"The name {name!r} is an ordinary word: every prompt that uses the word gets this embedding. Rename it."
-    return Finding(code="ordinary-word", severity="warning", message=message)
+        return Finding(code="ordinary-word", severity="note", message=message, repaired=f"Called it '{name}-ti'.")
+    message = f"The name {name!r} is an ordinary word: every prompt that uses the word gets this embedding."
+    if encode(name)[-1] >= EVERYDAY:
+        return Finding(code="ordinary-word", severity="note", message=message)
+    return Finding(code="ordinary-word", severity="warning", message=f"{message} Rename it.")
 
 
 def fold(name: str) -> str:

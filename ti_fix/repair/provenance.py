@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from ti_fix.embedding import CLIP_G, Finding
 
 _BY_METADATA = {"ot_": "OneTrainer", "ai-toolkit": "ai-toolkit", "invoke": "invoke-training"}
+_TOOL_KEYS = ("software", "modelspec.author", "modelspec.description")
 _BY_LAYOUT = {
     "token dict pair": "diffusers' SDXL script",
     "text_encoders_0/text_encoders_1": "a pivotal-tuning trainer of the diffusers family",
@@ -20,9 +21,9 @@ _BY_LAYOUT = {
 
 def trainer_of(layout: str, metadata: Mapping[str, str]) -> str | None:
     """The trainer with that fault that a file seems to come from, None for others."""
-    text = " ".join(f"{k} {v[:200]}" if k in ("software", "modelspec.author") else k for k in metadata).lower()
+    told = " ".join((*metadata, *(metadata.get(k, "")[:200] for k in _TOOL_KEYS))).lower()
     for mark, trainer in _BY_METADATA.items():
-        if mark in text:
+        if mark in told:
             return trainer
     return _BY_LAYOUT.get(layout)
 

@@ -61,9 +61,7 @@ class Judged:
         }
 
 
-def scan(
-    paths: Sequence[Path], *, family: Family = SDXL, vocabulary: Vocabulary | None = None
-) -> list[Judged]:
+def scan(paths: Sequence[Path], *, family: Family = SDXL, vocabulary: Vocabulary | None = None) -> list[Judged]:
     """Judge files and folders.
 
     Args:
@@ -76,7 +74,7 @@ def scan(
     """
     parsed = read_many(_files(paths))
     judged = [Judged(parsed=p, result=repair(p, family=family, vocabulary=vocabulary)) for p in parsed]
-    return _name_clashes(judged)
+    return name_clashes(judged)
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -88,7 +86,7 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
                 yield file
 
 
-def _name_clashes(judged: list[Judged]) -> list[Judged]:
+def name_clashes(judged: list[Judged]) -> list[Judged]:
     """Add what can only be seen with all names at hand: same names, case twins, names that begin others."""
     groups: dict[str, list[int]] = {}
     for i, each in enumerate(judged):
@@ -114,10 +112,15 @@ def _same_name(members: list[tuple[int, Judged]]) -> Iterator[tuple[int, Finding
     for i, each in ranked:
         others = ", ".join(str(m.parsed.paths[0]) for _, m in ranked if m is not each)
         if len(names) > 1:
-            message = f"Its name differs only by case from that of {others}; prompts cannot tell them apart. Rename one."
+            message = (
+                f"Its name differs only by case from that of {others}; prompts cannot tell them apart. Rename one."
+            )
             yield i, Finding(code="case-twins", severity="warning", message=message)
         elif each is winner:
-            yield i, Finding(code="same-name", severity="note", message=f"{others} has the same name; this one is used.")
+            yield (
+                i,
+                Finding(code="same-name", severity="note", message=f"{others} has the same name; this one is used."),
+            )
         else:
             message = f"{winner.parsed.paths[0]} has the same name {each.trigger!r} and is used instead. Rename one."
             yield i, Finding(code="same-name", severity="warning", message=message)

@@ -1,0 +1,56 @@
+"""The only file that the WebUI executes: joins ti_fix to the host that started it.
+
+The host puts this folder's parent on `sys.path` only while this file runs, so the package is imported here, at the
+top; what is imported from it later is then found through the package.
+
+"Apply and restart UI" runs this file again after an update but keeps the package that was imported before it. A package
+that no longer matches its files is taken out first, unless something is being generated.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent / "ti_fix"
+
+
+def files() -> list[tuple[str, int, int]]:
+    """Name, size and time of each file of the package."""
+    found = ((path, path.stat()) for path in sorted(PACKAGE.rglob("*.py")))
+    return [(path.as_posix(), about.st_size, about.st_mtime_ns) for path, about in found]
+
+
+def drop_outdated() -> bool:
+    """Take out an imported package that an update has replaced; False where a running job forbids it."""
+    imported = sys.modules.get("ti_fix")
+    if imported is None or getattr(imported, "imported_files", None) == files():
+        return True
+    state = getattr(sys.modules.get("modules.shared"), "state", None)
+    if getattr(state, "job_count", 0) or getattr(state, "job", ""):
+        return False
+    webui = sys.modules.get("ti_fix.hosts.webui")
+    if webui is not None:
+        webui.uninstall()
+    for name in [name for name in sys.modules if name == "ti_fix" or name.startswith("ti_fix.")]:
+        del sys.modules[name]
+    return True
+
+
+if drop_outdated():
+    import ti_fix
+
+    ti_fix.imported_files = files()  # type: ignore[attr-defined]
+    from modules import script_callbacks
+
+    from ti_fix.embedding import SDXL
+    from ti_fix.hosts.webui import TiFixScript, install
+    from ti_fix.repair.fit import fill_missing_half
+    from ti_fix.ui import settings
+
+    host = install(complete=lambda embedding, vocabulary: fill_missing_half(embedding, SDXL, vocabulary)[0])
+    script_callbacks.on_ui_settings(lambda: settings.register(host))
+    __all__ = ["TiFixScript"]
+else:
+    logging.getLogger("ti_fix").warning("ti_fix was updated while a job runs: restart the WebUI to use it.")

@@ -1,0 +1,193 @@
+"""The ladder on tables whose truth is known: two noisy views of the same hidden meanings."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import Tensor
+
+from ti_fix.convert.confidence import CERTAIN, WORTHLESS, calibrate, isotonic
+from ti_fix.convert.ladder import METHODS, climb
+from ti_fix.convert.linear import LinearMap, fit
+from ti_fix.convert.sparse import decompose
+from ti_fix.convert.tables import TablePair
+from ti_fix.embedding import Vocabulary
+from ti_fix.errors import TiFixError, WrongUse
+
+WORDS = 2400
+
+
+@functools.cache
+def pair() -> TablePair:
+    """Full-rank tables of the real widths and lengths; the meanings they share span 100 directions."""
+    random = torch.Generator().manual_seed(3)
+    meaning = torch.randn(WORDS, 100, generator=random)
+
+    def view(width: int, length: float) -> Tensor:
+        table = meaning @ torch.randn(100, width, generator=random) / 10 + 0.6 * torch.randn(
+            WORDS, width, generator=random
+        )
+        table += torch.randn(width, generator=random)
+        return table * length / torch.linalg.vector_norm(table, dim=1).mean()
+
+    tables = {"clip_l": view(768, 0.37), "clip_g": view(1280, 0.58)}
+    return TablePair.of(Vocabulary(tables=tables, tokenize=lambda _: [0]), "clip_l", "clip_g")
+
+
+@functools.cache
+def mapping() -> LinearMap:
+    return fit(pair(), held_out=300)
+
+
+def cosine(one: Tensor, other: Tensor) -> float:
+    return float(torch.cosine_similarity(one, other, dim=-1).mean())
+
+
+def test_the_map_is_ridge_regression_on_centred_words() -> None:
+    words = pair().take(torch.arange(900))
+    fitted = fit(words, held_out=100)
+    source, target = words.source - words.source.mean(0), words.target - words.target.mean(0)
+    covariance = source.T @ source
+    penalty = fitted.penalty * covariance.diagonal().mean()
+    expected = torch.linalg.solve(covariance.double() + penalty * torch.eye(768).double(), (source.T @ target).double())
+    torch.testing.assert_close(fitted.weight.double(), expected, rtol=2e-3, atol=1e-4)
+
+
+def test_held_out_figures_are_those_of_unseen_words() -> None:
+    fitted, judged = pair().split(300, 0)
+    truth, guess = judged.target, fit(fitted, held_out=300)(judged.source)
+    centre = fitted.target.mean(0)
+    assert mapping().cosine == pytest.approx(cosine(truth - centre, guess - centre), abs=0.02)
+    assert 0 < mapping().r_squared < 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8, 16])
+def test_sums_of_words_come_back_exactly(count: int) -> None:
+    random = torch.Generator().manual_seed(count)
+    words = torch.randperm(WORDS - 2, generator=random)[:count]
+    weights = torch.randn(count, generator=random)
+    (found,) = decompose((weights @ pair().source[words])[None], pair())
+    assert sorted(found.words.tolist()) == sorted(words.tolist())
+    assert cosine(found.over(pair().target), weights @ pair().target[words]) >= 0.999
+
+
+@pytest.mark.parametrize("multiple", [0.5, 1.0, 10.0, 40.0])
+def test_a_word_of_any_length_is_the_word(multiple: float) -> None:
+    (rung,) = climb(pair().source[7:8] * multiple, pair(), mapping())
+    torch.testing.assert_close(rung.vector, pair().target[7] * multiple)
+    assert (rung.method, rung.words, rung.evidence) == ("vocabulary", (int(pair().ids[7]),), None)
+
+
+def test_half_precision_does_not_hide_a_word_or_a_sum() -> None:
+    vectors = torch.stack([pair().source[7], pair().source[[1, 2, 3]].sum(0)]).half().float()
+    first, second = climb(vectors, pair(), mapping())
+    assert first.method == "vocabulary"
+    assert second.method == "sparse"
+    assert cosine(second.vector, pair().target[[1, 2, 3]].sum(0)) >= 0.999
+
+
+def test_a_vector_between_words_goes_by_the_map_and_keeps_its_multiple_of_their_length() -> None:
+    noise = torch.randn(1, 768, generator=torch.Generator().manual_seed(5))
+    vector = pair().source[7:8] + 0.37 * noise / torch.linalg.vector_norm(noise)
+    (short,), (long,) = climb(vector, pair(), mapping()), climb(vector * 20, pair(), mapping())
+    assert short.method == "linear"
+    torch.testing.assert_close(long.vector, short.vector * 20, rtol=1e-4, atol=1e-5)
+    assert 0.4 < float(torch.linalg.vector_norm(short.vector)) < 1.2
+
+
+def test_on_held_out_words_the_map_beats_the_nearest_word_and_zero() -> None:
+    fitted, judged = pair().split(200, 1)
+    learned = fit(fitted)
+    centre = fitted.target.mean(0)
+    score = {
+        method: cosine(
+            torch.stack([r.vector for r in climb(judged.source, fitted, learned, method)]) - centre,
+            judged.target - centre,
+        )
+        for method in ("linear", "vocabulary", "auto")
+    }
+    assert score["linear"] > score["vocabulary"] + 0.1
+    assert score["auto"] >= score["linear"] - 1e-6
+
+
+def test_zero_rows_stay_zero() -> None:
+    (rung,) = climb(torch.zeros(1, 768), pair(), mapping())
+    assert not rung.vector.any()
+    assert calibrate(pair(), held_out=300).of(rung) == WORTHLESS
+
+
+def test_an_unknown_method_is_named() -> None:
+    with pytest.raises(WrongUse, match="magic"):
+        climb(torch.ones(1, 768), pair(), mapping(), "magic")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_finite_rows_of_the_target_width(method: str) -> None:
+    vectors = torch.randn(3, 768, generator=torch.Generator().manual_seed(6))
+    rungs = climb(vectors, pair(), mapping(), method)
+    assert all(r.vector.shape == (1280,) and bool(torch.isfinite(r.vector).all()) for r in rungs)
+
+
+def test_the_words_of_a_real_checkpoint_are_not_copied() -> None:
+    table = torch.randn(49408, 4)
+    words = TablePair.of(
+        Vocabulary(tables={"clip_l": table, "clip_g": table}, tokenize=lambda _: [0]), "clip_l", "clip_g"
+    )
+    assert words.source.data_ptr() == table.data_ptr()
+    assert len(words.ids) == 49406
+
+
+def test_fillers_and_special_tokens_are_no_words() -> None:
+    tables = {"clip_l": torch.randn(49408, 4), "clip_g": torch.randn(49408, 6)}
+    trained = torch.zeros(49408, dtype=torch.bool)
+    trained[[5, 9, 49406, 49407]] = True
+    tables["clip_g"][9] = float("nan")
+    trained[12] = True
+    words = TablePair.of(Vocabulary(tables=tables, tokenize=lambda _: [0], trained=trained), "clip_l", "clip_g")
+    assert words.ids.tolist() == [5, 12]
+
+
+def test_a_model_without_the_second_encoder_is_named() -> None:
+    with pytest.raises(TiFixError, match="SDXL"):
+        TablePair.of(Vocabulary(tables={"clip_l": torch.ones(9, 4)}, tokenize=lambda _: [0]), "clip_l", "clip_g")
+
+
+def test_isotonic_against_a_hand_calculation() -> None:
+    assert isotonic(torch.tensor([1.0, 3.0, 2.0, 2.0, 5.0, 4.0])).tolist() == pytest.approx(
+        [1, 7 / 3, 7 / 3, 7 / 3, 4.5, 4.5]
+    )
+
+
+def test_confidence_tells_good_conversions_from_bad() -> None:
+    calibration = calibrate(pair(), held_out=400)
+    assert calibration.of(climb(pair().source[:1], pair(), mapping())[0]) == CERTAIN
+    fitted, judged = pair().split(300, 9)
+    learned = fit(fitted)
+    noise = torch.randn(300, 768, generator=torch.Generator().manual_seed(8))
+    level = torch.linspace(0, 2, 300)[:, None]
+    vectors = judged.source + level * 0.37 * noise / torch.linalg.vector_norm(noise, dim=1, keepdim=True)
+    rungs = climb(vectors, fitted, learned, "linear")
+    truth = torch.cosine_similarity(
+        torch.stack([r.vector for r in rungs]) - learned.target_mean, judged.target - learned.target_mean, dim=1
+    )
+    expected = torch.tensor([calibration.of(r).expected for r in rungs])
+    assert rank_correlation(expected, truth) > 0.7
+
+
+def rank_correlation(one: Tensor, other: Tensor) -> float:
+    """Spearman's, with ties given their order."""
+    ranks = [x.argsort().argsort().float() for x in (one, other)]
+    return float(torch.corrcoef(torch.stack(ranks))[0, 1])
+
+
+def test_four_of_five_held_out_words_fall_into_the_interval() -> None:
+    calibration = calibrate(pair(), held_out=400, seed=1)
+    fitted, judged = pair().split(300, 2)
+    learned = fit(fitted)
+    rungs = climb(judged.source, fitted, learned, "linear")
+    guess = torch.stack([r.vector for r in rungs]) - learned.target_mean
+    truth = torch.cosine_similarity(guess, judged.target - learned.target_mean, dim=1).tolist()
+    inside = sum(c.low <= t <= c.high for t, r in zip(truth, rungs, strict=True) if (c := calibration.of(r)))
+    assert 0.65 <= inside / len(truth) <= 0.95

@@ -1,0 +1,42 @@
+"""Stand-ins for the two WebUIs with ti_fix hooked in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.hosts import standin
+from ti_fix.embedding import Embedding, Vocabulary
+from ti_fix.repair import folder
+
+
+def first_rows(embedding: Embedding, vocabulary: Vocabulary) -> Embedding:
+    """A quick stand-in for the conversion: the other table's first rows."""
+    (missing,) = {"clip_l", "clip_g"} - set(embedding.vectors)
+    rows = vocabulary.tables[missing][: embedding.num_vectors].clone()
+    return embedding.with_vectors({**embedding.vectors, missing: rows})
+
+
+Start = Callable[..., tuple[standin.StandIn, Any]]
+
+
+@pytest.fixture(params=["a1111", "forge"])
+def kind(request) -> str:
+    """Both kinds of WebUI, one after the other."""
+    return request.param
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch) -> Start:
+    """A function that starts a stand-in and, unless told otherwise, hooks ti_fix into it."""
+    monkeypatch.setattr(folder, "REST", 0)  # look at the folder each time
+
+    def begin(kind: str, *, hooked: bool = True) -> tuple[standin.StandIn, Any]:
+        webui = standin.StandIn(kind, tmp_path / "webui")
+        module = standin.install(webui, monkeypatch)
+        host = module.install(first_rows) if hooked else None
+        return webui, host
+
+    return begin

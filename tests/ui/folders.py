@@ -1,0 +1,85 @@
+"""A stand-in for the host, and folders with files of every state."""
+
+from __future__ import annotations
+
+import safetensors.torch
+import torch
+
+from ti_fix.embedding import SDXL
+
+
+class StandIn:
+    """The names that a page asks of a host."""
+
+    name = "stand-in"
+
+    def __init__(self, *folders, loras=(), used=frozenset(), credentials=(), exposed=False):
+        self.embedding_folders = list(folders)
+        self.lora_folders = list(loras)
+        self.used, self.credentials, self.is_exposed = used, list(credentials), exposed
+        self.model = SDXL
+        self.refreshed = 0
+
+    def family(self):
+        return self.model
+
+    def refresh_embeddings(self):
+        self.refreshed += 1
+
+    def used_in_last_image(self):
+        return self.used
+
+    def run(self, work):
+        return work()
+
+    def interrupted(self):
+        return False
+
+    def exposed(self):
+        return self.is_exposed
+
+    def api_credentials(self):
+        return self.credentials
+
+
+def vectors(rows, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, 768, generator=random) * 0.0134, torch.randn(rows, 1280, generator=random) * 0.0163
+
+
+def save(path, tensors):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    safetensors.torch.save_file({k: v.contiguous() for k, v in tensors.items()}, path)
+    return path
+
+
+def fill(root):
+    """One file of each state, and a pair."""
+    left, right = vectors(3)
+    many = vectors(80)
+    save(root / "ready-xq.safetensors", {"clip_l": left, "clip_g": right})
+    save(root / "sub" / "swapped-xq.safetensors", {"clip_l": right, "clip_g": left})
+    save(root / "old-xq.safetensors", {"emb_params": left})
+    save(root / "broken-xq.safetensors", {"clip_l": left, "clip_g": right * float("nan")})
+    save(root / "a(b)xq.safetensors", {"clip_l": left, "clip_g": right})
+    save(root / "long-xq.safetensors", {"clip_l": many[0], "clip_g": many[1]})
+    save(root / "learned_embeds.safetensors", {"<my-toy>": left})
+    save(root / "learned_embeds_2.safetensors", {"<my-toy>": right})
+    return root
+
+
+STATES = {
+    "ready-xq": "load",
+    "swapped-xq": "repair",
+    "old-xq": "convert",
+    "broken-xq": "reject",
+    "a(b)xq": "warn",
+    "long-xq": "reject",
+    "my-toy": "repair",
+}
+
+
+def save_lora(path):
+    left, right = vectors(2)
+    bundled = {"bundle_emb.hero-xq.clip_l": left, "bundle_emb.hero-xq.clip_g": right}
+    return save(path, {"lora_unet_mid.lora_down.weight": left.clone(), **bundled})

@@ -1,0 +1,65 @@
+"""``ti-fix demo``: the main jobs on files and a model that come with the project. So far: a folder is repaired."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ti_fix.cli.broken import make_broken_folder
+from ti_fix.cli.inspect import show, summary
+from ti_fix.repair import Judged, scan, write_clean
+
+
+def register(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("demo", help="show the main jobs on example files")
+    parser.add_argument("--out", metavar="FOLDER", help="keep the files here (default: a temporary folder)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make a folder of broken files, repair it, and read the result again."""
+    root = Path(arguments.out) if arguments.out else Path(tempfile.mkdtemp(prefix="ti_fix_demo_"))
+    show("1. Repair: a folder as it comes together from many trainers, with an SDXL model loaded")
+    today = make_broken_folder(root / "embeddings")
+    judged = scan([root / "embeddings"])
+    show("")
+    _table([("file", "WebUI today", "ti_fix", "what is said or done"), *_rows(judged, today)])
+    show("")
+    show(summary(judged))
+    clean = root / "clean"
+    written = sum(len(write_clean(each, clean, split_long=True, extract_bundled=True)) for each in judged)
+    again = scan([clean])
+    show(f"{written} clean files written; read again: {summary(again)}")
+    show(f"The files are in {root}")
+    return 0
+
+
+def _rows(judged: list[Judged], today: dict[str, str]) -> list[tuple[str, str, str, str]]:
+    return [
+        (
+            " + ".join(p.name for p in each.parsed.paths),
+            today[each.parsed.paths[0].name],
+            each.result.verdict,
+            _said(each),
+        )
+        for each in judged
+        if each.result.verdict != "ignore"
+    ]
+
+
+def _said(each: Judged) -> str:
+    if each.result.applied:
+        return " ".join(each.result.applied)
+    worst = [f.message for s in ("error", "warning", "note") for f in each.result.findings if f.severity == s]
+    return worst[0].removeprefix(f"{each.parsed.paths[0].name}: ") if worst else ""
+
+
+def _table(rows: list[tuple[str, str, str, str]], width: int = 78) -> None:
+    sides = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        head = "  ".join(cell.ljust(side) for cell, side in zip(row, sides, strict=False))
+        said = row[3] if len(row[3]) <= width else row[3][: width - 1].rstrip() + "…"
+        show(f"  {head}  {said}".rstrip())

@@ -1,0 +1,1 @@
+"""Adapters: each speaks one host's language and answers the questions of `ti_fix.protocols`."""

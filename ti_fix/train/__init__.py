@@ -1,0 +1,34 @@
+"""Textual Inversion training that knows no host: `train` yields events, `TrainConfig` holds every setting."""
+
+from __future__ import annotations
+
+from ti_fix.train.config import TrainConfig
+from ti_fix.train.dataset import Dataset, Sample, from_images, gather
+from ti_fix.train.events import (
+    CheckpointEvent,
+    DoneEvent,
+    Event,
+    FindingEvent,
+    PrepareEvent,
+    PreviewEvent,
+    StepEvent,
+    ValidationEvent,
+)
+from ti_fix.train.loop import train
+
+__all__ = [
+    "CheckpointEvent",
+    "Dataset",
+    "DoneEvent",
+    "Event",
+    "FindingEvent",
+    "PrepareEvent",
+    "PreviewEvent",
+    "Sample",
+    "StepEvent",
+    "TrainConfig",
+    "ValidationEvent",
+    "from_images",
+    "gather",
+    "train",
+]

@@ -1,0 +1,351 @@
+"""The run itself: prepare, step, tell, save, stop. Reads from top to bottom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ti_fix.embedding import Embedding
+from ti_fix.errors import TiFixError, WrongUse
+from ti_fix.protocols import DiffusionModel, ImageRequest
+from ti_fix.train import monitor
+from ti_fix.train.captions import filled
+from ti_fix.train.checkpoint import Files, embedding_of
+from ti_fix.train.checkpoint import about as header
+from ti_fix.train.config import TrainConfig, check
+from ti_fix.train.dataset import Dataset
+from ti_fix.train.distributed import Group, current
+from ti_fix.train.engine import Batch, Engine, Outcome, out_of_memory
+from ti_fix.train.events import (
+    CheckpointEvent,
+    DoneEvent,
+    Event,
+    FindingEvent,
+    PrepareEvent,
+    PreviewEvent,
+    StepEvent,
+    ValidationEvent,
+)
+from ti_fix.train.initial import Statistics, start_vectors, statistics
+from ti_fix.train.latents import LatentCache
+from ti_fix.train.objective import objective
+from ti_fix.train.optimise import optimiser
+from ti_fix.train.preflight import Plan, plan
+from ti_fix.train.selftest import check_gradient, measured_prediction
+from ti_fix.train.state import differences, from_bytes, new_state, to_bytes
+
+Generate = Callable[[ImageRequest], Any]
+Stop = Callable[[], bool]
+Convert = Callable[[Embedding], Embedding]
+
+_PREVIEW_FAILURES = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TiFixError,
+    TypeError,
+    ValueError,
+)
+"""What a host's generation may raise; a failed preview must not end a training."""
+
+_SMOOTH = 0.98
+_SNAPSHOT_EVERY = 10
+
+
+def train(
+    config: TrainConfig,
+    model: DiffusionModel,
+    samples: Dataset,
+    *,
+    stop: Stop = lambda: False,
+    generate: Generate | None = None,
+    fit: Convert = lambda embedding: embedding,
+    publish: Convert = lambda embedding: embedding,
+) -> Iterator[Event]:
+    """Learn an embedding.
+
+    Args:
+        config: the settings.
+        model: the loaded model; its weights are not changed.
+        samples: the pictures, from `gather` or `from_images`.
+        stop: asked before each step; the run then ends with its files written.
+        generate: makes previews; called between steps, inside the model's `trainable()`.
+        fit: brings a start file to the model's widths, `publish` what was learned to those of files; only models of
+            unusual widths need them.
+        publish: see `fit`.
+
+    Yields:
+        What happens, as it happens; the last event is a `DoneEvent`.
+
+    Raises:
+        TiFixError: a setting, the data or the model makes the run impossible; told before the first step, with all
+            findings as events, or, for a loss that stays non-finite and a full disk, during it.
+    """
+    check(config)
+    about = statistics(model.vocabulary())
+    work = plan(config, model, samples, about)
+    yield from (FindingEvent(step=0, finding=p.finding, remedy=p.remedy) for p in work.problems)
+    if work.errors:
+        raise WrongUse(" ".join(finding.message for finding in work.errors))
+    start = start_vectors(config, model.vocabulary(), model.family, about, fit)
+    with model.trainable():
+        run = _Run(config, model, samples, work, start, about, generate, publish)
+        yield from run.prepare()
+        yield from run.steps(stop)
+        yield from run.finish()
+
+
+class _Run:
+    """The parts of one run, joined."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        model: DiffusionModel,
+        data: Dataset,
+        work: Plan,
+        start: Mapping[str, Tensor],
+        about: Mapping[str, Statistics],
+        generate: Generate | None,
+        publish: Convert,
+    ) -> None:
+        self._config, self._model, self._work, self._generate = config, model, work, generate
+        self._publish = publish
+        self._names = [sample.name for sample in data.samples]
+        self._about = about
+        self._group: Group = current()
+        self._files = Files(config) if config.out and self._group.rank == 0 else None
+        cache = LatentCache(config, model, data.samples, _cache_folder(config))
+        goal = objective(config, model.schedule)
+        self._engine = Engine(config, model, goal, self._about, cache, work.prompts, work.training, self._group)
+        chosen = optimiser(config, start, self._about)
+        self._state = new_state(start, chosen, self._engine.first_scale())
+        self._good = self._snapshot()
+        self._fixed: list[Batch] = []
+        self._reason: Literal["finished", "stopped", "plateau"] = "finished"
+
+    # before
+
+    def prepare(self) -> Iterator[Event]:
+        """Encode the pictures, take up a saved run, test the model, measure the loss before training."""
+        views = list(dict.fromkeys((*self._work.training, *self._work.validation)))
+        for done, view in enumerate(views, 1):
+            self._engine.cache.get(view)
+            yield PrepareEvent(what="pictures", done=done, total=len(views))
+        self._fixed = self._engine.fixed_batches(self._work.validation)
+        yield from self._check_prediction()
+        if self._config.resume:
+            yield from self._resume()
+        if self._state.numbers.step == 0:
+            if self._config.self_test:
+                check_gradient(self._engine, self._fixed[0], self._state.copy_of_vectors())
+                yield PrepareEvent(what="self-test", done=1, total=1)
+            if self._config.validate_every:
+                yield from self._validate()
+
+    def _check_prediction(self) -> Iterator[Event]:
+        declared = self._engine.objective.prediction
+        measured = measured_prediction(self._engine, self._fixed[:4], self._state.copy_of_vectors())
+        if measured in (None, declared):
+            return
+        told = f"The checkpoint is set up for {declared}, but it answers like {measured}."
+        if self._config.prediction != "auto":
+            yield monitor.event(0, "error", "wrong-prediction-type", told, prediction=measured)
+            raise WrongUse(f"{told} Set the prediction type to auto or to {measured}.")
+        self._engine.objective = objective(self._config, self._model.schedule, prediction=measured)
+        message = f"{told} It is trained as {measured}; set the prediction type if that is wrong."
+        yield monitor.event(0, "warning", "wrong-prediction-type", message, prediction=measured)
+
+    def _resume(self) -> Iterator[Event]:
+        if not self._config.out:
+            raise WrongUse("Resume needs the output folder of the run (out).")
+        files = Files(self._config)
+        if not files.state.exists():
+            yield monitor.event(0, "note", "nothing-to-resume", f"{files.state} does not exist; a new run begins.")
+            return
+        self._state, saved = from_bytes(files.state.read_bytes(), self._state.optimiser, str(files.state))
+        self._good = self._snapshot()
+        changed = differences(self._config, saved)
+        if changed:
+            message = (
+                f"The saved run had other values of {', '.join(changed)}; the run goes on, but not as it would have."
+            )
+            yield monitor.event(self._state.numbers.step, "warning", "resume-changed", message)
+
+    # during
+
+    def steps(self, stop: Stop) -> Iterator[Event]:
+        """Step until the end, a stop or a plateau."""
+        config, numbers = self._config, self._state.numbers
+        while numbers.step < self._engine.steps:
+            if self._group.any(stop()):
+                self._reason = "stopped"
+                return
+            yield from self._step()
+            step = numbers.step
+            if step % _SNAPSHOT_EVERY == 0 and not numbers.bad_steps:
+                self._good = self._snapshot()
+            if _due(step, config.validate_every) or (config.validate_every and step == self._engine.steps):
+                yield from self._validate()
+            if _due(step, config.checkpoint_every) and step < self._engine.steps:
+                yield from self._save()
+            if _due(step, config.preview_every):
+                yield from self._preview()
+            if config.patience and numbers.stale >= config.patience:
+                self._reason = "plateau"
+                return
+
+    def _step(self) -> Iterator[Event]:
+        numbers = self._state.numbers
+        try:
+            outcome = self._engine.step(self._state)
+        except torch.OutOfMemoryError:
+            raise out_of_memory(self._config) from None
+        numbers.step += 1
+        if not outcome.updated:
+            yield self._failed(outcome)
+            return
+        numbers.bad_steps = 0
+        smooth = numbers.smooth_loss
+        numbers.smooth_loss = outcome.loss if math.isnan(smooth) else smooth + (1 - _SMOOTH) * (outcome.loss - smooth)
+        yield StepEvent(
+            step=numbers.step,
+            steps=self._engine.steps,
+            loss=outcome.loss,
+            smooth_loss=numbers.smooth_loss,
+            rates=outcome.rates,
+            gradients=outcome.gradients,
+            lengths={k: _mean_length(b) / self._about[k].length for k, b in self._state.vectors.items()},
+            seconds=outcome.seconds,
+        )
+        yield from monitor.watch_gradient(numbers, outcome, self._names)
+        yield from monitor.watch_vectors(self._state, self._about, self._engine.steps)
+
+    def _failed(self, outcome: Outcome) -> FindingEvent:
+        """Go back to the last good vectors with half the rate; give up after several failures in a row."""
+        numbers = self._state.numbers
+        numbers.bad_steps += 1
+        numbers.rate_factor /= 2
+        vectors, kept = self._good
+        self._state.set_vectors(vectors)
+        self._state.optimiser.load_state(kept)
+        finding = monitor.not_finite(self._config, numbers, outcome, self._names)
+        if numbers.bad_steps >= monitor.BAD_STEPS:
+            if self._files is not None:
+                self._files.write_state(to_bytes(self._state, self._config))
+            raise TiFixError(
+                f"{finding.finding.message} It failed {numbers.bad_steps} times in a row, so the run ends."
+            )
+        return finding
+
+    def _snapshot(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return self._state.copy_of_vectors(), self._state.optimiser.state()
+
+    def _validate(self) -> Iterator[Event]:
+        numbers = self._state.numbers
+        loss = self._engine.fixed_loss(self._fixed, self._state.copy_of_vectors())
+        if numbers.step == 0:
+            numbers.first_loss = loss
+        if loss < numbers.best_loss:
+            numbers.best_loss, numbers.best_step, numbers.stale = loss, numbers.step, 0
+            self._state.best = self._state.copy_of_vectors()
+        else:
+            numbers.stale += 1
+        yield ValidationEvent(step=numbers.step, loss=loss, best_step=numbers.best_step, best_loss=numbers.best_loss)
+        yield from monitor.watch_progress(numbers, self._engine.steps)
+
+    def _save(self) -> Iterator[Event]:
+        if self._files is None:
+            return
+        step = self._state.numbers.step
+        path = self._files.write_state(to_bytes(self._state, self._config))
+        yield CheckpointEvent(step=step, kind="state", path=path)
+        if self._config.keep:
+            embedding = self._publish(embedding_of(self._config, self._state.vectors, self._header(step)))
+            yield CheckpointEvent(step=step, kind="step", path=self._files.write_step(embedding, step))
+
+    def _preview(self) -> Iterator[Event]:
+        if self._generate is None or self._group.rank != 0:
+            return
+        config, step = self._config, self._state.numbers.step
+        embedding = embedding_of(config, self._state.vectors, {})
+        prompt = filled(config.preview_prompt, config.name, "")
+        request = ImageRequest(
+            prompt=prompt,
+            width=config.resolution,
+            height=config.resolution,
+            steps=config.preview_steps,
+            seed=config.seed,
+            embeddings=(embedding,),
+        )
+        try:
+            image = self._generate(request)
+        except _PREVIEW_FAILURES as error:
+            message = f"The preview failed ({type(error).__name__}: {error}); the training goes on."
+            yield monitor.event(step, "warning", "preview-failed", message)
+            return
+        yield PreviewEvent(step=step, prompt=prompt, image=image)
+
+    # after
+
+    def finish(self) -> Iterator[Event]:
+        """Choose the best vectors, look at them, write them."""
+        numbers, state = self._state.numbers, self._state
+        if numbers.step == 0:
+            raise WrongUse("The run was stopped before its first step; nothing was learned and nothing is written.")
+        at_end = not self._config.validate_every
+        vectors = state.copy_of_vectors() if at_end else state.best
+        best_step = numbers.step if at_end else numbers.best_step
+        yield from self._look_at(vectors)
+        embedding = embedding_of(self._config, vectors, self._header(best_step))
+        path = None
+        if self._files is not None:
+            state_path = self._files.write_state(to_bytes(state, self._config))
+            yield CheckpointEvent(step=numbers.step, kind="state", path=state_path)
+            path = self._files.write_final(self._publish(embedding))
+            yield CheckpointEvent(step=best_step, kind="final", path=path)
+        yield DoneEvent(step=numbers.step, reason=self._reason, embedding=embedding, best_step=best_step, path=path)
+
+    def _look_at(self, vectors: Mapping[str, Tensor]) -> Iterator[Event]:
+        step = self._state.numbers.step
+        words = monitor.nearest_words(vectors, self._model.vocabulary(), 3)
+        listed = "; ".join(f"{k}: {' | '.join(', '.join(row) for row in rows[:4])}" for k, rows in words.items())
+        yield monitor.event(step, "note", "nearest-words", f"Nearest words of the first vectors: {listed}.")
+        size = self._config.resolution
+        score = monitor.order_probe(self._model, self._config.name, vectors, self._state.start, size)
+        message = (
+            f"Beside the embedding {score:.0%} of the other words' effect is left (measured on the text encoders)."
+        )
+        if score < 0.5:
+            hint = f"{message} It may drown prompts; train fewer steps or with the direction optimiser."
+            yield monitor.event(step, "warning", "order-probe", hint, optimiser="direction")
+        else:
+            yield monitor.event(step, "note", "order-probe", message)
+
+    def _header(self, step: int) -> dict[str, str]:
+        return header(self._config, step, len(self._names), self._engine.objective.prediction)
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def _mean_length(block: Tensor) -> float:
+    return float(torch.linalg.vector_norm(block.detach(), dim=1).mean())
+
+
+def _cache_folder(config: TrainConfig) -> Path | None:
+    if config.cache == "memory":
+        return None
+    if config.cache_folder:
+        return Path(config.cache_folder)
+    if not config.out:
+        raise WrongUse("The disk cache needs a folder; set the cache folder or the output folder.")
+    return Files(config).folder / "latents"
