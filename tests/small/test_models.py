@@ -5,9 +5,7 @@ import random
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("diffusers")
+import torch
 
 from ti_fix.small import captions, judges, latents, load, models, packs, scenes
 from ti_fix.small.clip import clip_judge, similarity
