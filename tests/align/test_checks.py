@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -54,6 +55,21 @@ def test_a_sound_model_has_no_finding_at_all_and_stays_the_same_object():
     report = align(HEALTHY)
     assert report.findings == ()
     assert report.after is HEALTHY
+
+
+def test_a_second_look_takes_a_moment():
+    def read():
+        raise AssertionError("the table was read")
+
+    tables = [
+        TokenTable(shape=(VOCABULARY_SIZE, e.spec.width), dtype=torch.float16, read=read) for e in HEALTHY.encoders
+    ]
+    encoders = [replace(e, table=table, encode=None) for e, table in zip(HEALTHY.encoders, tables, strict=True)]
+    model = replace(HEALTHY, encoders=tuple(encoders))
+    assert align(model, quick=True).light == "green"
+    started = time.process_time()
+    align(model, quick=True)
+    assert time.process_time() - started < 0.1
 
 
 def test_examining_changes_nothing():

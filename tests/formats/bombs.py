@@ -104,9 +104,9 @@ def _pickle_bombs() -> dict[str, bytes]:
             b"ctorch.nn.modules.sparse\nEmbedding\n)R}(" + text("a") + b"<old>" + text("b") + b"<old>ub",
             40,
         ),
-        "a deep tuple as a key": b"}" + b")" + b"\x85" * 200_000 + b"Ns",
+        "a deep tuple as a key": b"}" + b")" + b"\x85" * 100_000 + b"Ns",
         "deep lists": b"]" * 100_001 + b"a" * 100_000,
-        "deep tuples": b")" + b"\x85" * 500_000,
+        "deep tuples": b")" + b"\x85" * 200_000,
         "deep tables": (b"}" + text("a")) * 50_000 + b"N" + b"s" * 50_000,
         "deep held objects": (b"ctorch.nn.modules.sparse\nEmbedding\n)R}" + text("a")) * 5000 + b"N" + b"sb" * 5000,
         "a list in itself": b"]" + put(0) + get(0) + b"a",
@@ -120,7 +120,7 @@ def _pickle_bombs() -> dict[str, bytes]:
         + b"sb",
         "two million nothings": b"(" + b"N" * 2_000_000 + b"t",
         "two million sets": b"\x8f" * 2_000_000,
-        "a million calls": ORDERED * 300_000,
+        "a million calls": ORDERED * 150_000,
         "a list copied 20,000 times": copies(b"cbuiltins\nlist\n", b"(" + b"N" * 100_000 + b"t", 20_000),
         "a set copied 20,000 times": copies(b"cbuiltins\nset\n", b"(" + b"N" * 100_000 + b"t", 20_000),
         "a size copied 20,000 times": copies(b"ctorch\nSize\n", big_list(100_000), 20_000),
@@ -265,7 +265,7 @@ def _header_bombs() -> dict[str, bytes]:
 def bombs() -> dict[str, bytes]:
     """Files that want memory or time."""
     made = {f"pickle: {name}": zipped(HEAD + body + b".", {"0": bytes(3072)}) for name, body in _pickle_bombs().items()}
-    made |= {f"{name}, bare": HEAD + body + b"." for name, body in _pickle_bombs().items() if len(body) > 2**20}
+    made |= {f"{name}, bare": HEAD + body + b"." for name, body in _pickle_bombs().items() if len(body) > 1_900_000}
     made |= {f"tensor: {name}": data for name, data in _tensor_bombs().items()}
     return made | _zip_bombs() | _header_bombs()
 

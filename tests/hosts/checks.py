@@ -22,6 +22,9 @@ HIRES = {
     "denoising_strength": 0.7,
     "hr_additional_modules": ["Use same choices"],
 }
+ROUNDING = 0.05
+"""Mean grey levels; another word in the prompt changes 5 and more, an embedding 9 and more."""
+
 WITH_LORA = "a cat <lora:ckbundle:1>"
 BUNDLED = "a ckbundled"
 NEW = "a cknew"
@@ -103,7 +106,7 @@ class Check:
             for prompt in prompts[:10]:
                 self.noise = max(self.noise, webui.picture(prompt).differs(self.plain["sdxl", prompt]))
             self.plain["sdxl", "hires"] = webui.picture("a cat", **HIRES)
-        note = f"its own pictures differ by up to {self.noise:.3f} grey levels" if self.noise else ""
+        note = f"loaded anew, it draws up to {self.noise:.1g} grey levels differently by itself" if self.noise else ""
         self.table.add("starts and draws without ti_fix", True, note)
 
     def with_ti_fix(self) -> None:
@@ -122,8 +125,12 @@ class Check:
             self.aftermath(webui)
 
     def _as_plain(self, picture: Picture, prompt: str, family: str = "sdxl") -> bool:
-        """Whether a picture is that of the WebUI alone; exactly so where the WebUI itself draws the same twice."""
-        return picture.differs(self.plain[family, prompt]) <= self.noise
+        """Whether a picture is that of the WebUI alone."""
+        return self._same(picture, self.plain[family, prompt])
+
+    def _same(self, one: Picture, other: Picture) -> bool:
+        """Whether two pictures are the same, pixel for pixel; up to rounding where the WebUI alone rounds anew."""
+        return one.differs(other) <= (max(ROUNDING, self.noise) if self.noise else 0)
 
     def controls(self, webui: Webui, when: str) -> None:
         """Prompts without a trigger, without and with a LoRA, and with a hires pass."""
@@ -155,7 +162,7 @@ class Check:
             faults.unless("TI Fix" not in picture.infotext, f"{prompt!r}: infotext names ti_fix")
             return
         changed = picture.differs(self.plain[family, prompt])
-        faults.unless(changed > max(1.0, self.noise), f"{prompt!r} is plain text")
+        faults.unless(changed > 1, f"{prompt!r} is plain text")
         said = f"{trigger}: {label}" in picture.infotext or label == "opened"  # the WebUI may open it by itself
         faults.unless(said, f"infotext lacks {label!r}: {picture.infotext[-160:]}")
 
@@ -197,7 +204,7 @@ class Check:
         with self.table.row("the WebUI's refresh of embeddings works") as faults:
             files.write(deep, files.extra("sub"))
             webui.post("/sdapi/v1/refresh-embeddings", {})
-            faults.unless(self._soon(webui, "a cksub").differs(before) <= self.noise, "another picture")
+            faults.unless(self._same(self._soon(webui, "a cksub"), before), "another picture")
 
     def _soon(self, webui: Webui, prompt: str) -> Picture:
         time.sleep(1)  # ti_fix looks at a folder at most every few hundredths of a second
@@ -238,7 +245,7 @@ class Check:
             faults.unless("cksd15: L only" in neutral.infotext, "L only: infotext")
             faults.unless(neutral.differs(skipped) > 1, "L only: plain text")
             webui.options(ti_fix_sd15="convert")
-            faults.unless(webui.picture("a cksd15").pixels == converted.pixels, "convert: another picture than before")
+            faults.unless(self._same(webui.picture("a cksd15"), converted), "convert: another picture than before")
 
     def other_model(self, webui: Webui) -> None:
         """SD1.5 and back, twice, with both models kept in memory where the WebUI can do that."""
@@ -259,7 +266,7 @@ class Check:
             webui.options(sd_model_checkpoint=self.models["sdxl"])
             with self.table.row(f"back to SDXL, {turn} time: the same pictures as before") as faults:
                 for trigger, picture in before.items():
-                    faults.unless(webui.picture(f"a {trigger}").differs(picture) <= self.noise, trigger)
+                    faults.unless(self._same(webui.picture(f"a {trigger}"), picture), trigger)
 
     def aftermath(self, webui: Webui) -> None:
         """What is left behind."""

@@ -61,12 +61,14 @@ class Check:
         title: for people.
         run: the outcomes, at most one for each encoder or one for the model; none where it does not apply.
         first: the other checks look at the model as this one has put it right.
+        costly: it passes over all numbers of a table or runs the encoder.
     """
 
     code: str
     title: str
     run: Callable[[Check, TextModel], Iterable[Outcome]]
     first: bool = False
+    costly: bool = False
 
     def __call__(self, model: TextModel) -> list[Outcome]:
         """Run it."""

@@ -220,7 +220,7 @@ def _chunks(check: Check, model: TextModel) -> Iterator[Outcome]:
 
 ENCODER_CHECKS = (
     Check(code="config-ids", title="Token ids in the encoder's config", run=_config_ids),
-    Check(code="pooled-position", title="Where the pooled text is read", run=_pooled),
+    Check(code="pooled-position", title="Where the pooled text is read", run=_pooled, costly=True),
     Check(code="position-ids", title="Position ids", run=_positions),
     Check(code="layer", title="The layer that is read (clip skip)", run=_layer),
     Check(code="chunks", title="Long prompts", run=_chunks),

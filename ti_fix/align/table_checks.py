@@ -221,6 +221,6 @@ def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
 TABLE_CHECKS = (
     Check(code="encoders", title="The encoders are in their places", run=_encoders, first=True),
     Check(code="table-rows", title="Rows of the token table", run=_rows),
-    Check(code="table-values", title="Numbers in the token table", run=_values),
+    Check(code="table-values", title="Numbers in the token table", run=_values, costly=True),
     Check(code="shared-tables", title="No table shares memory with another", run=_apart),
 )

@@ -11,7 +11,6 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -22,15 +21,11 @@ from transformers import CLIPTextConfig
 from ti_fix.embedding import Embedding
 from ti_fix.small import axes
 from ti_fix.small.axes import Axis
+from ti_fix.small.latents import VAE_SCALE
+from ti_fix.small.models import CHANNEL_COPIES, COPIES
+from ti_fix.small.packs import WIDTH
 
 M = TypeVar("M", bound=Any)
-
-WIDTH = 64
-"""Numbers per vector in the small models."""
-
-COPIES: Mapping[str, int] = MappingProxyType({"clip_l": 12, "clip_g": 20})
-CHANNEL_COPIES = 4
-LATENT_SCALE: Mapping[str, float] = MappingProxyType({"sdxl": 0.13025, "sd15": 0.18215})
 
 _SDXL_HEAD_WIDTH = 64
 _SD15_HEADS = 8
@@ -59,7 +54,7 @@ def expand(model: M) -> M:
     wide: M = dataclasses.replace(
         model,
         unet=expand_unet(model.unet),
-        vae=expand_vae(model.vae, LATENT_SCALE[family]),
+        vae=expand_vae(model.vae, VAE_SCALE[family]),
         text_encoders={key: expand_text_encoder(key, encoder) for key, encoder in model.text_encoders.items()},
     )
     return wide
