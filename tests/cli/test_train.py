@@ -119,9 +119,10 @@ def test_a_run_leaves_the_file_the_log_the_previews_and_the_settings(arguments, 
     assert said.out == "" and "fixed loss" in said.err and "finished after 2 steps" in said.err
     out = tmp_path / "out"
     assert (out / f"{TRIGGER}.safetensors").is_file()
-    rows = list(csv.DictReader((out / f"{TRIGGER}.training" / "log.csv").open()))
+    rows = list(csv.DictReader((out / f"{TRIGGER}.training" / "log.csv").read_text().splitlines()))
     assert [row["step"] for row in rows] == ["0", "1", "2", "2"] and float(rows[1]["rates.clip_g"]) == 0.005
-    assert Image.open(out / f"{TRIGGER}.training" / "preview-000002.png").size == (64, 64)
+    with Image.open(out / f"{TRIGGER}.training" / "preview-000002.png") as preview:
+        assert preview.size == (64, 64)
     saved = json.loads((out / f"{TRIGGER}.training" / "settings.json").read_text())
     assert from_mapping(saved) == command.settings(parse(*arguments))
 

@@ -233,6 +233,14 @@ class TrainConfig:
     preview_every: int = option(0, "Preview every", "steps between pictures; 0: none", minimum=0, maximum=_MILLION)
     preview_prompt: str = option("a photo of [name]", "Preview prompt", "[name] is the embedding")
     preview_steps: int = option(20, "Preview steps", "of the sampler", minimum=1, maximum=1000, expert=True)
+    checkpointing: str = option(
+        "auto",
+        "Gradient checkpointing",
+        "compute the UNet's blocks twice instead of keeping them: the same gradients up to rounding, far less memory, "
+        "more time; auto: on for models of real size",
+        choices=("auto", "on", "off"),
+        expert=True,
+    )
     self_test: bool = option(
         True, "Self-test", "compare the gradient with finite differences before the first step", expert=True
     )

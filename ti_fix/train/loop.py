@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,7 @@ from ti_fix.train.latents import LatentCache
 from ti_fix.train.objective import objective
 from ti_fix.train.optimise import optimiser
 from ti_fix.train.preflight import Plan, plan
+from ti_fix.train.recompute import recomputed, wanted
 from ti_fix.train.selftest import check_gradient, measured_prediction
 from ti_fix.train.state import differences, from_bytes, new_state, to_bytes
 
@@ -95,7 +97,8 @@ def train(
     if work.errors:
         raise WrongUse(" ".join(finding.message for finding in work.errors))
     start = start_vectors(config, model.vocabulary(), model.family, about, fit)
-    with model.trainable():
+    recompute = recomputed(model.unet) if wanted(config.checkpointing, model.unet) else nullcontext()
+    with model.trainable(), recompute:
         run = _Run(config, model, samples, work, start, about, generate, publish)
         yield from run.prepare()
         yield from run.steps(stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,9 +53,10 @@ def open_picture(
         UnusablePicture: it cannot be read, or is too small.
     """
     try:
-        image = source if isinstance(source, Image.Image) else Image.open(source)
-        image.load()
-        upright = ImageOps.exif_transpose(image)
+        with nullcontext(source) if isinstance(source, Image.Image) else Image.open(source) as image:
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+            turned, frames = image.getexif().get(0x0112, 1) not in (0, 1), getattr(image, "n_frames", 1)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, UnidentifiedImageError) as error:
         reason = "it is no picture" if isinstance(error, UnidentifiedImageError) else str(error)
         raise UnusablePicture(f"{_called(source)} cannot be read ({reason}); save it again or remove it.") from None
@@ -67,18 +69,18 @@ def open_picture(
     weight = transparency if alpha == "weight" else None
     if mask is not None:
         weight = _multiplied(weight, _mask(mask, rgb.size))
-    return Picture(image=rgb, weight=weight, notes=tuple(_notes(image, upright, transparency)))
+    return Picture(image=rgb, weight=weight, notes=tuple(_notes(upright, transparency, turned, frames)))
 
 
 def _called(source: Path | Image.Image) -> str:
     return source.name if isinstance(source, Path) else "A picture in memory"
 
 
-def _notes(image: Image.Image, upright: Image.Image, transparency: Image.Image | None) -> list[str]:
+def _notes(upright: Image.Image, transparency: Image.Image | None, turned: bool, frames: int) -> list[str]:
     found = {
-        "turned": image.getexif().get(0x0112, 1) not in (0, 1),
+        "turned": turned,
         "flattened": transparency is not None and transparency.getextrema()[0] != 255,
-        "first frame": getattr(image, "n_frames", 1) > 1,
+        "first frame": frames > 1,
         "16 bit": upright.mode.startswith("I"),
         "CMYK": upright.mode == "CMYK",
     }
