@@ -22,13 +22,19 @@ def files() -> list[tuple[str, int, int]]:
     return [(path.as_posix(), about.st_size, about.st_mtime_ns) for path, about in found]
 
 
+def is_busy() -> bool:
+    """Whether the WebUI generates, or a job of the extension's page runs."""
+    state = getattr(sys.modules.get("modules.shared"), "state", None)
+    desk = getattr(sys.modules.get("ti_fix.ui.desk"), "_desk", None)
+    return bool(getattr(state, "job_count", 0) or getattr(state, "job", "") or (desk and desk.working.state.active))
+
+
 def drop_outdated() -> bool:
     """Take out an imported package that an update has replaced; False where a running job forbids it."""
     imported = sys.modules.get("ti_fix")
     if imported is None or getattr(imported, "imported_files", None) == files():
         return True
-    state = getattr(sys.modules.get("modules.shared"), "state", None)
-    if getattr(state, "job_count", 0) or getattr(state, "job", ""):
+    if is_busy():
         return False
     webui = sys.modules.get("ti_fix.hosts.webui")
     if webui is not None:
@@ -44,6 +50,7 @@ if drop_outdated():
     ti_fix.imported_files = files()  # type: ignore[attr-defined]
     from modules import script_callbacks
 
+    from ti_fix import ui
     from ti_fix.embedding import SDXL
     from ti_fix.hosts.webui import TiFixScript, install
     from ti_fix.repair.fit import fill_missing_half
@@ -51,6 +58,8 @@ if drop_outdated():
 
     host = install(complete=lambda embedding, vocabulary: fill_missing_half(embedding, SDXL, vocabulary)[0])
     script_callbacks.on_ui_settings(lambda: settings.register(host))
+    script_callbacks.on_ui_tabs(lambda: ui.build(host))
+    script_callbacks.on_app_started(lambda _, app: ui.mount_api(app, host))
     __all__ = ["TiFixScript"]
 else:
     logging.getLogger("ti_fix").warning("ti_fix was updated while a job runs: restart the WebUI to use it.")

@@ -92,7 +92,7 @@ def samples() -> list[Sample]:
         Sample("cksub", "repaired", files={"sub/deeper/cksub.safetensors": extra("sub")}),
         Sample("cktorch", "opened"),  # the WebUI's own torch writes it
         Sample("cksd15", "converted", sd15="", files={"cksd15.safetensors": {"emb_params": block(2, 768, "15")}}),
-        Sample("castle-ti", "converted", sd15=None, files={"castle.safetensors": {"emb_params": block(2, 768, "c")}}),
+        Sample("castle-ti", "converted", sd15="", files={"castle.safetensors": {"emb_params": block(2, 768, "c")}}),
         Sample("cknan", None, "NaN", sd15=None, files={"cknan.safetensors": nan}),
         Sample("cklfs", None, "Git LFS", sd15=None, files={"cklfs.safetensors": LFS}),
         Sample("cklora", None, "LoRA", sd15=None, files={"cklora.safetensors": lora}),

@@ -106,7 +106,8 @@ class StandIn:
         self.folder = data / "embeddings"
         self.folder.mkdir(parents=True)
         self.console: list[str] = []
-        self.callbacks: dict[str, list[Any]] = {"on_script_unloaded": [], "on_ui_settings": []}
+        names = ("on_script_unloaded", "on_ui_settings", "on_ui_tabs", "on_app_started")
+        self.callbacks: dict[str, list[Any]] = {name: [] for name in names}
         self.model: Any = None
         self.scripts: list[Any] = []
         self.active_loras: list[Path] = []

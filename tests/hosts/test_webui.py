@@ -196,6 +196,17 @@ def test_the_script_hooks_us_in_and_gives_the_host_its_script_class(bare, packag
     assert "ti_fix_enabled" in bare.modules["modules.shared"].opts.added
 
 
+def test_the_script_mounts_the_api_on_each_new_app(bare, package):
+    execute(package)
+    (mount,) = bare.callbacks["on_app_started"]
+    for _ in range(2):
+        app = importlib.import_module("fastapi").FastAPI()
+        mount(None, app)
+        mount(None, app)
+        paths = [route.path for route in app.routes if route.path.startswith("/ti_fix")]
+        assert sorted(paths) == [f"/ti_fix/v1/{each}" for each in ("files", "inspect", "refresh", "repair")]
+
+
 def test_a_reload_of_the_page_keeps_the_package(bare, package):
     first = execute(package).TiFixScript
     assert execute(package).TiFixScript is first
