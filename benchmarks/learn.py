@@ -85,7 +85,7 @@ def settings(concept: Concept, start: str, plan: Plan, optimiser: str, rate: str
     return TrainConfig(
         name=TRIGGER,
         start=start,
-        start_text=concept.class_word,
+        start_text=f"{concept.class_word}:1 thing:.5" if start == "mean" else concept.class_word,
         resolution=128,
         steps=plan.steps,
         batch_size=4,
@@ -190,7 +190,7 @@ def main() -> None:
     figure = report(rows, plan)
     if figure is None:
         print("No kind is admitted: the twin is no better than the class word. Nothing can be said.")
-        figure = float("nan")
+        figure = 0.0
     close(
         Figure(name="learn", figure=figure, unit="of the way from the class word to the twin", better="higher",
                goal=GOAL, n=plan.values * len(plan.kinds)), flags)  # fmt: skip

@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import sys
+import types
 from dataclasses import replace
 
 import pytest
@@ -135,6 +136,27 @@ def test_events_as_json_are_all_that_stands_on_standard_output(arguments, capsys
     assert kinds[-1] == "done" and {"prepare", "finding", "validation", "step", "preview", "checkpoint"} <= set(kinds)
     (last,) = [e for e in events if e["event"] == "step" and e["step"] == 2]
     assert last["loss"] > 0 and set(last["gradients"]) == {"clip_l", "clip_g"}
+
+
+def test_curves_go_to_tensorboard_where_it_is(arguments, monkeypatch):
+    class Writer:
+        def __init__(self, folder):
+            self.scalars, self.closed = [], False
+            made.append(self)
+
+        def add_scalar(self, name, value, step):
+            self.scalars.append((name, step))
+
+        def close(self):
+            self.closed = True
+
+    made = []
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Writer))
+    command.run(parse(*arguments, "--tensorboard", "curves"))
+    assert ("loss", 2) in made[0].scalars and ("rates/clip_g", 1) in made[0].scalars and made[0].closed
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(WrongUse, match="TensorBoard is not installed"):
+        command.run(parse(*arguments, "--tensorboard", "curves", "--overwrite"))
 
 
 def test_check_looks_and_does_not_train(arguments, tmp_path, capsys):

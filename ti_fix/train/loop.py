@@ -14,7 +14,7 @@ from torch import Tensor
 from ti_fix.embedding import Embedding
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.protocols import DiffusionModel, ImageRequest
-from ti_fix.train import monitor
+from ti_fix.train import checks, monitor
 from ti_fix.train.captions import filled
 from ti_fix.train.checkpoint import Files, embedding_of
 from ti_fix.train.checkpoint import about as header
@@ -38,7 +38,7 @@ from ti_fix.train.objective import objective
 from ti_fix.train.optimise import optimiser
 from ti_fix.train.preflight import Plan, plan
 from ti_fix.train.recompute import recomputed, wanted
-from ti_fix.train.selftest import check_gradient, measured_prediction
+from ti_fix.train.selftest import check_gradient
 from ti_fix.train.state import differences, from_bytes, new_state, to_bytes
 
 Generate = Callable[[ImageRequest], Any]
@@ -143,7 +143,8 @@ class _Run:
             self._engine.cache.get(view)
             yield PrepareEvent(what="pictures", done=done, total=len(views))
         self._fixed = self._engine.fixed_batches(self._work.validation)
-        yield from self._check_prediction()
+        yield from checks.memory(self._engine, self._state)
+        yield from checks.prediction(self._engine, self._fixed, self._state)
         if self._config.resume:
             yield from self._resume()
         if self._state.numbers.step == 0:
@@ -152,19 +153,6 @@ class _Run:
                 yield PrepareEvent(what="self-test", done=1, total=1)
             if self._config.validate_every:
                 yield from self._validate()
-
-    def _check_prediction(self) -> Iterator[Event]:
-        declared = self._engine.objective.prediction
-        measured = measured_prediction(self._engine, self._fixed[:4], self._state.copy_of_vectors())
-        if measured in (None, declared):
-            return
-        told = f"The checkpoint is set up for {declared}, but it answers like {measured}."
-        if self._config.prediction != "auto":
-            yield monitor.event(0, "error", "wrong-prediction-type", told, prediction=measured)
-            raise WrongUse(f"{told} Set the prediction type to auto or to {measured}.")
-        self._engine.objective = objective(self._config, self._model.schedule, prediction=measured)
-        message = f"{told} It is trained as {measured}; set the prediction type if that is wrong."
-        yield monitor.event(0, "warning", "wrong-prediction-type", message, prediction=measured)
 
     def _resume(self) -> Iterator[Event]:
         if not self._config.out:
@@ -306,7 +294,7 @@ class _Run:
         at_end = not self._config.validate_every
         vectors = state.copy_of_vectors() if at_end else state.best
         best_step = numbers.step if at_end else numbers.best_step
-        yield from self._look_at(vectors)
+        yield from checks.result(self._engine, state, vectors)
         embedding = embedding_of(self._config, vectors, self._header(best_step))
         path = None
         if self._files is not None:
@@ -315,22 +303,6 @@ class _Run:
             path = self._files.write_final(self._publish(embedding))
             yield CheckpointEvent(step=best_step, kind="final", path=path)
         yield DoneEvent(step=numbers.step, reason=self._reason, embedding=embedding, best_step=best_step, path=path)
-
-    def _look_at(self, vectors: Mapping[str, Tensor]) -> Iterator[Event]:
-        step = self._state.numbers.step
-        words = monitor.nearest_words(vectors, self._model.vocabulary(), 3)
-        listed = "; ".join(f"{k}: {' | '.join(', '.join(row) for row in rows[:4])}" for k, rows in words.items())
-        yield monitor.event(step, "note", "nearest-words", f"Nearest words of the first vectors: {listed}.")
-        size = self._config.resolution
-        score = monitor.order_probe(self._model, self._config.name, vectors, self._state.start, size)
-        message = (
-            f"Beside the embedding {score:.0%} of the other words' effect is left (measured on the text encoders)."
-        )
-        if score < 0.5:
-            hint = f"{message} It may drown prompts; train fewer steps or with the direction optimiser."
-            yield monitor.event(step, "warning", "order-probe", hint, optimiser="direction")
-        else:
-            yield monitor.event(step, "note", "order-probe", message)
 
     def _header(self, step: int) -> dict[str, str]:
         return header(self._config, step, len(self._names), self._engine.objective.prediction)

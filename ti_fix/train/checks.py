@@ -1,0 +1,78 @@
+"""What is found out with the model loaded: memory and prediction type before the first step, the result at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ti_fix.errors import WrongUse
+from ti_fix.train import monitor
+from ti_fix.train.engine import Batch, Engine
+from ti_fix.train.events import Event
+from ti_fix.train.memory import of_step
+from ti_fix.train.objective import objective
+from ti_fix.train.recompute import wanted
+from ti_fix.train.selftest import measured_prediction
+from ti_fix.train.state import State
+
+_DROWNED = 0.5
+"""Share of the other words' effect below which a warning is due."""
+
+
+def memory(engine: Engine, state: State) -> Iterator[Event]:
+    """How much memory a step will take, for models of real size; silent where a host's UNet cannot be counted."""
+    config, model = engine.config, engine.model
+    if not wanted("auto", model.unet):
+        return
+    batch = engine.batch(1, 0)
+    with torch.no_grad():
+        told = model.encode_prompts(batch.prompts[:1], {config.name: state.vectors}, batch.sizes[:1])
+    checkpointing = wanted(config.checkpointing, model.unet)
+    try:
+        found = of_step(model, batch.latents, told, checkpointing=checkpointing)
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        return
+    message = (
+        f"A step takes about {found.total / 2**30:.1f} GB beside text encoders and VAE: {found.weights / 2**30:.1f} "
+        f"for the UNet's weights, {found.step / 2**30:.1f} for {len(batch.latents)} pictures at this size"
+    )
+    if checkpointing:
+        yield monitor.event(0, "note", "memory", f"{message}.")
+    else:
+        yield monitor.event(0, "note", "memory", f"{message}; checkpointing takes far less.", checkpointing="on")
+
+
+def prediction(engine: Engine, fixed: Sequence[Batch], state: State) -> Iterator[Event]:
+    """Train by what the checkpoint really predicts.
+
+    Raises:
+        WrongUse: it predicts something else than was set.
+    """
+    declared = engine.objective.prediction
+    measured = measured_prediction(engine, fixed[:4], state.copy_of_vectors())
+    if measured in (None, declared):
+        return
+    told = f"The checkpoint is set up for {declared}, but it answers like {measured}."
+    if engine.config.prediction != "auto":
+        yield monitor.event(0, "error", "wrong-prediction-type", told, prediction=measured)
+        raise WrongUse(f"{told} Set the prediction type to auto or to {measured}.")
+    engine.objective = objective(engine.config, engine.model.schedule, prediction=measured)
+    message = f"{told} It is trained as {measured}; set the prediction type if that is wrong."
+    yield monitor.event(0, "warning", "wrong-prediction-type", message, prediction=measured)
+
+
+def result(engine: Engine, state: State, vectors: Mapping[str, Tensor]) -> Iterator[Event]:
+    """The nearest words of the vectors, and what they do to the rest of a prompt."""
+    config, step = engine.config, state.numbers.step
+    words = monitor.nearest_words(vectors, engine.model.vocabulary(), 3)
+    listed = "; ".join(f"{k}: {' | '.join(', '.join(row) for row in rows[:4])}" for k, rows in words.items())
+    yield monitor.event(step, "note", "nearest-words", f"Nearest words of the first vectors: {listed}.")
+    score = monitor.order_probe(engine.model, config.name, vectors, state.start, config.resolution)
+    message = f"Beside the embedding {score:.0%} of the other words' effect is left (measured on the text encoders)."
+    if score < _DROWNED:
+        hint = f"{message} It may drown prompts; train fewer steps or with the direction optimiser."
+        yield monitor.event(step, "warning", "order-probe", hint, optimiser="direction")
+    else:
+        yield monitor.event(step, "note", "order-probe", message)
