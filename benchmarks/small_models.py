@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from harness import Figure, arguments, close
 from torch import Tensor
 
+from harness import Figure, arguments, close
 from ti_fix.small import captions, load, scenes
 from ti_fix.small.clip import similarity
 from ti_fix.small.concepts import KINDS, concepts

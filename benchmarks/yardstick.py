@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from harness import Figure, arguments, close
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness import Figure, arguments, close
 from ti_fix.small import captions, load
 from ti_fix.small.concepts import KINDS, Concept, concepts
 from ti_fix.small.inversion import MARK, Inverter, Job
@@ -133,11 +133,9 @@ def table(results: list[dict[str, object]]) -> str:
     """Markdown of all points."""
     lines = ["| kind | class word | twin | steps | sound | slow | spread | p |", "|---|---|---|---|---|---|---|---|"]
     for result in results:
-        for row in result["points"]:  # type: ignore[attr-defined]
-            lines.append(
-                f"| {result['kind']} | {result['class_word']} | {result['twin']} | {row['steps']} | "
-                f"{row['sound']} | {row['slow']} | {row['spread']} | {row['p']} |"
-            )
+        lines += [f"| {result['kind']} | {result['class_word']} | {result['twin']} | {row['steps']} | {row['sound']} | "
+                  f"{row['slow']} | {row['spread']} | {row['p']} |"
+                  for row in result["points"]]  # type: ignore[attr-defined]
     return "\n".join(lines)
 
 

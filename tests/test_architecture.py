@@ -51,6 +51,7 @@ ONLY_IN = {
     "fastapi": r"ui/.*",
     "diffusers": r"(hosts/standalone|small)\b.*",
     "transformers": r"(hosts/standalone|small)\b.*",
+    "resvg_py": r"small/training/pictures\.py",
     "open_clip": r"evaluate/features\.py",
     "onnx": r"export\b.*",
     "onnxruntime": r"export\b.*",

@@ -1,9 +1,10 @@
 """Train the small models from nothing: ``python -m ti_fix.small.build --work DIR``.
 
 One command, resumable: every stage is a process of its own that checkpoints into ``DIR``; finished stages are
-skipped, interrupted ones go on (SIGTERM lets them save first). At most two processes of one thread run at a time. ``--pack`` writes what is trained
-so far into the project (``ti_fix/small/packs``) without training. Needs, beside the project's own dependencies:
-transformers, diffusers, resvg-py; npm and apt-get for the pictures (sources and licences: docs/small-models.md).
+skipped, interrupted ones go on (SIGTERM lets them save first). At most two processes of one thread run at a time.
+``--pack`` writes what is trained so far into the project (``ti_fix/small/packs``) without training. Needs, beside the
+project's own dependencies: transformers, diffusers, resvg-py; npm and apt-get for the pictures (sources and licences:
+docs/small-models.md).
 """
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from ti_fix.small.training import report
 
 MODULE = "ti_fix.small.training"
 # stage -> (command after "python -m ti_fix.small.training.", stages that must be done first); in order of priority
@@ -64,7 +67,7 @@ def build(work: Path, only: list[str] | None = None) -> None:
                  and all(n in done for n in STAGES[s][1])]
         for stage in ready[: PROCESSES - len(running)]:
             running[stage] = start(stage, work)
-            print("started", stage, flush=True)
+            report("started", stage)
         if not running:
             break
         time.sleep(1)
@@ -75,7 +78,7 @@ def build(work: Path, only: list[str] | None = None) -> None:
                     (done_folder / stage).touch()
                 else:
                     failed.add(stage)
-                print("finished" if code == 0 else f"FAILED ({code})", stage, flush=True)
+                report("finished" if code == 0 else f"FAILED ({code})", stage)
     if failed:
         raise SystemExit(f"failed: {', '.join(sorted(failed))}; see the logs in {work}")
 

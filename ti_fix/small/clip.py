@@ -42,6 +42,7 @@ class Block(nn.Module):
         self.mlp.add_module("c_proj", nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """(n, length, width) -> the same shape; ``mask`` is added to the attention logits."""
         y = self.ln_1(x)
         x = x + self.attn(y, y, y, need_weights=False, attn_mask=mask)[0]
         return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
@@ -55,6 +56,7 @@ class Transformer(nn.Module):
         self.resblocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(n, length, width) -> the same shape."""
         for block in self.resblocks:
             x = block(x, mask)
         return x
@@ -75,6 +77,7 @@ class Vision(nn.Module):
         self.proj = nn.Parameter(torch.randn(width, CONFIG["embed_dim"]) / math.sqrt(width))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalised pixels (n, 3, 64, 64) -> (n, 64)."""
         x = self.conv1(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.class_embedding.expand(len(x), 1, -1), x], 1) + self.positional_embedding
         x = self.transformer(self.ln_pre(x))

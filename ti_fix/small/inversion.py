@@ -43,6 +43,7 @@ class TokenRowsWithJobs(nn.Module):
         self.new: Tensor = table.new_zeros(0, table.shape[1])
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Ids of any shape -> rows, one more axis."""
         known = nn.functional.embedding(ids.clamp(max=VOCABULARY - 1), self.weight)
         if not len(self.new):
             return known

@@ -40,6 +40,7 @@ class SceneJudge(nn.Module):
         self.head = nn.Linear(160, sum(self.sizes))
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Pictures (n, 3, 64, 64) in -1..1 -> logits (n, classes) per head."""
         logits = self.head(self.features(x)).split(self.sizes, 1)
         return dict(zip(HEADS, logits, strict=True))
 

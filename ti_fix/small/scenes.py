@@ -133,10 +133,7 @@ def outline(thing: Thing) -> Points:
         "heart": _heart,
     }
     angle = np.linspace(0, 2 * math.pi, 72, endpoint=False)
-    if thing.shape in unit:
-        points = unit[thing.shape]()
-    else:
-        points = _polar(lobed_radius(thing.lobes, angle), angle)
+    points = unit[thing.shape]() if thing.shape in unit else _polar(lobed_radius(thing.lobes, angle), angle)
     s, a = math.sqrt(thing.stretch), math.radians(thing.turn)
     points = points * np.array([1 / s, s])
     points = np.stack([points[:, 0] - thing.slant * points[:, 1], points[:, 1]], 1)

@@ -12,6 +12,7 @@ from pathlib import Path
 from transformers import CLIPTokenizer
 
 VOCABULARY, BOS, EOS = 49408, 49406, 49407
+END = "<|endoftext|>"
 PAD = {"clip_l": EOS, "clip_g": 0}
 BPE_FILE = Path(__file__).parents[1] / "data" / "bpe_simple_vocab_16e6.txt.gz"
 
@@ -29,8 +30,7 @@ def merges_and_vocabulary() -> tuple[tuple[tuple[str, str], ...], dict[str, int]
     lines = gzip.decompress(BPE_FILE.read_bytes()).decode("utf-8").split("\n")[1 : 49152 - 256 - 2 + 1]
     merges = tuple((a, b) for a, b in (line.split() for line in lines))
     symbols = byte_symbols()
-    tokens = [*symbols, *(s + "</w>" for s in symbols), *(a + b for a, b in merges), "<|startoftext|>",
-              "<|endoftext|>"]
+    tokens = [*symbols, *(s + "</w>" for s in symbols), *(a + b for a, b in merges), "<|startoftext|>", END]
     return merges, {t: i for i, t in enumerate(tokens)}
 
 
@@ -38,6 +38,6 @@ def merges_and_vocabulary() -> tuple[tuple[tuple[str, str], ...], dict[str, int]
 def tokenizer(encoder: str) -> CLIPTokenizer:
     """transformers tokenizer of ``clip_l`` (pads with EOS) or ``clip_g`` (pads with id 0)."""
     merges, vocabulary = merges_and_vocabulary()
-    pad = "<|endoftext|>" if PAD[encoder] == EOS else "!"
+    pad = END if PAD[encoder] == EOS else "!"
     return CLIPTokenizer(vocab=dict(vocabulary), merges=list(merges), model_max_length=77, pad_token=pad,
-                         unk_token="<|endoftext|>")
+                         unk_token=END)

@@ -1,7 +1,6 @@
 """Resumable training checkpoints: one file, replaced atomically."""
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write ``state`` next to ``path`` and rename it into place."""
     temporary = path.with_suffix(path.suffix + ".tmp")
     torch.save(state, temporary)
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any] | None:

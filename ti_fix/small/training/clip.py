@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ti_fix.small import captions, scenes
 from ti_fix.small.clip import SmallClip, clip_ids, normalised
+from ti_fix.small.training import report
 from ti_fix.small.training.checkpoint import Pacer, load_checkpoint, save_checkpoint
 from ti_fix.small.training.pictures import (
     QUALITIES,
@@ -111,12 +112,12 @@ class Trainer:
             losses.append(self.train_step())
             self.spent = pacer.tick()
             if self.step % 50 == 0:
-                print(self.step, f"loss {np.mean(losses[-50:]):.3f} cpu {self.spent:.0f} s", flush=True)
+                report(self.step, f"loss {np.mean(losses[-50:]):.3f} cpu {self.spent:.0f} s")
             if pacer.due():
                 self.save()
                 pacer.leave_if_asked()
         self.save()
-        print(f"64 colour-shape pairs: {self.pair_accuracy():.3f}", flush=True)
+        report(f"64 colour-shape pairs: {self.pair_accuracy():.3f}")
 
     @torch.no_grad()
     def pair_accuracy(self, count: int = 512) -> float:

@@ -20,22 +20,24 @@ from ti_fix.small import captions
 from ti_fix.small.captions import Described
 from ti_fix.small.concepts import concepts
 from ti_fix.small.schedule import alphas_cumprod
+from ti_fix.small.training import report
 from ti_fix.small.training.checkpoint import Pacer, load_checkpoint, save_checkpoint
 from ti_fix.small.training.encoders import TextEncoder, finished_tower, token_ids
 from ti_fix.small.training.pool import ScenePool, guide_latents
 
 _COMMON: dict[str, Any] = {
     "sample_size": 16, "in_channels": 4, "out_channels": 4, "layers_per_block": 1, "norm_num_groups": 8}
-UNET = {
+UNET: dict[str, dict[str, Any]] = {
     "sdxl": _COMMON | {
-        "block_out_channels": (64, 64, 64), "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D",
-                                                           "CrossAttnDownBlock2D"),
-        "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"), "attention_head_dim": (2, 2, 2),
-        "transformer_layers_per_block": (1, 1, 1), "use_linear_projection": True, "cross_attention_dim": 128,
-        "addition_embed_type": "text_time", "addition_time_embed_dim": 256, "projection_class_embeddings_input_dim": 1600},
+        "block_out_channels": (64, 64, 64), "attention_head_dim": (2, 2, 2), "transformer_layers_per_block": (1, 1, 1),
+        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        "use_linear_projection": True, "cross_attention_dim": 128, "addition_embed_type": "text_time",
+        "addition_time_embed_dim": 256, "projection_class_embeddings_input_dim": 1600},
     "sd15": _COMMON | {
-        "block_out_channels": (64, 64, 64, 64), "down_block_types": (*("CrossAttnDownBlock2D",) * 3, "DownBlock2D"),
-        "up_block_types": ("UpBlock2D", *("CrossAttnUpBlock2D",) * 3), "attention_head_dim": 2, "cross_attention_dim": 64},
+        "block_out_channels": (64, 64, 64, 64), "attention_head_dim": 2, "cross_attention_dim": 64,
+        "down_block_types": (*("CrossAttnDownBlock2D",) * 3, "DownBlock2D"),
+        "up_block_types": ("UpBlock2D", *("CrossAttnUpBlock2D",) * 3)},
 }
 TIME_IDS = (128.0, 128.0, 0.0, 0.0, 128.0, 128.0)
 
@@ -156,8 +158,11 @@ class Trainer:
         self.pool = ScenePool(24000, self.recipe.seed * 100_000 + self.step)
 
     def _trainable(self) -> list[nn.Parameter]:
-        """Everything but the token rows; the twin only attention blocks and its names' rows; sd15 leaves the layers
-        of its L tower alone that SDXL reads too."""
+        """What this model's recipe trains: everything but the token rows.
+
+        The twin trains only attention blocks and its names' rows; sd15 leaves those layers of its L tower alone that
+        SDXL reads too.
+        """
         if self.recipe.named:
             rows = [e.table.extra for e in self.model.encoders.values()]
             return rows + [p for n, p in self.model.unet.named_parameters() if "attentions" in n]
@@ -233,7 +238,7 @@ class Trainer:
             losses.append(self.train_step())
             self.spent = pacer.tick()
             if self.step % 50 == 0:
-                print(self.step, f"loss {sum(losses[-50:]) / len(losses[-50:]):.4f} cpu {self.spent:.0f} s", flush=True)
+                report(self.step, f"loss {sum(losses[-50:]) / len(losses[-50:]):.4f} cpu {self.spent:.0f} s")
             if pacer.due():
                 self.save()
                 pacer.leave_if_asked()

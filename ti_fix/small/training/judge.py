@@ -16,6 +16,7 @@ from torch import Tensor
 from ti_fix.small import captions, latents, scenes
 from ti_fix.small.captions import Described
 from ti_fix.small.judges import HEADS, SceneJudge, judge_input, obedience, read, truth
+from ti_fix.small.training import report
 from ti_fix.small.training.checkpoint import load_checkpoint, save_checkpoint
 
 SECONDS = 130.0  # CPU
@@ -81,7 +82,7 @@ def train(work: Path, seconds: float = SECONDS) -> None:
         losses.append(loss.item())
         step += 1
         if step % 200 == 0:
-            print(step, f"loss {np.mean(losses[-200:]):.3f} cpu {spent:.0f} s", flush=True)
+            report(step, f"loss {np.mean(losses[-200:]):.3f} cpu {spent:.0f} s")
     save_checkpoint(work / "judge.ckpt", {"judge": model.state_dict(), "width": 32})
     model.eval()
     for name, decoder in (("rendered", None), ("redrawn", vae)):
@@ -91,7 +92,7 @@ def train(work: Path, seconds: float = SECONDS) -> None:
             pixels = torch.from_numpy(np.stack([scenes.render(d.scene) for d in test])).permute(0, 3, 1, 2) / 127.5 - 1
             if decoder is not None:
                 pixels = torch.cat([redraw(p, decoder) for p in pixels.split(50)])
-            print(name, {k: round(v, 3) for k, v in obedience(test, read(pixels, model)).items()}, flush=True)
+            report(name, {k: round(v, 3) for k, v in obedience(test, read(pixels, model)).items()})
 
 
 def main() -> None:

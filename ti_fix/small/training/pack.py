@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ti_fix.small.clip import CONFIG as CLIP_CONFIG
 from ti_fix.small.packs import FOLDER, write_pack
+from ti_fix.small.training import report
 from ti_fix.small.training.checkpoint import load_checkpoint
 from ti_fix.small.training.diffusion import RECIPES, UNET, Model, Recipe, load_average
 from ti_fix.small.training.encoders import TOWER_OF, finished_tower
@@ -80,4 +81,4 @@ def pack_all(work: Path, folder: Path = FOLDER) -> None:
     for name in RECIPES:
         pack_model(name, work, folder)
     for path in sorted(folder.glob("*.safetensors")):
-        print(path.name, f"{path.stat().st_size / 1e6:.2f} MB")
+        report(path.name, f"{path.stat().st_size / 1e6:.2f} MB")

@@ -7,10 +7,8 @@ domain; one drawing in ten held out).
 from __future__ import annotations
 
 import argparse
-import glob
 import io
 import json
-import os
 import random
 import re
 import time
@@ -24,6 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from ti_fix.small import captions, scenes
+from ti_fix.small.training import report
 from ti_fix.small.training.sources import fetch
 
 SIDE = 32
@@ -32,7 +31,9 @@ CAPTIONS = 14
 SCENES = 16000
 SCENE_CAPTIONS = 5
 TEST_SCENES = 1024
-STOP = {"of", "the", "a", "an", "and", "with", "for", "in", "on", "no", "to", "by", "from", "or", "at", "is", "it", "i", "s", "t", "button", "sign", "symbol", "mark", "mapsym", "hash", "clipart", "clip", "art", "icon", "mime", "types", "etiquette", "theme", "unsorted", "svg", "public", "domain", "pd"}
+STOP = frozenset(
+    "of the a an and with for in on no to by from or at is it i s t button sign symbol mark mapsym hash clipart clip "
+    "art icon mime types etiquette theme unsorted svg public domain pd".split())
 PREFIXES = {"twitter": ("an emoji of ", "an icon of "), "fluent": ("an icon of ", "an emoji of "), "noto": ("",),
             "clipart": ("a drawing of ", "clip art of ", "a cartoon of ")}
 QUALITIES = {"blurred": ("blurred", "blurry"), "noisy": ("noisy", "grainy"), "faded": ("faded", "pale", "dull"),
@@ -118,24 +119,25 @@ def _emoji(work: Path) -> Iterator[tuple[Item, Image.Image]]:
 
 
 def _clipart(work: Path) -> Iterator[tuple[Item, Image.Image]]:
-    root = str(next((work / "deb").rglob("openclipart/svg")))
-    for path in sorted(glob.glob(root + "/**/*.svg", recursive=True)):
-        if os.path.getsize(path) > 120_000:
+    root = next((work / "deb").rglob("openclipart/svg"))
+    for path in sorted(root.rglob("*.svg")):
+        key = path.relative_to(root).as_posix()
+        if path.stat().st_size > 120_000:
             continue
-        text = Path(path).read_text(errors="replace")
+        text = path.read_text(errors="replace")
         title = re.search(r"<dc:title>([^<]*)</dc:title>", text)
         name = [w for w in words_of(title.group(1)) if len(w) > 1][:8] if title else []
         tags = [" ".join(words_of(k)) for k in re.findall(r"<rdf:li>([^<]*)</rdf:li>", text)]
-        tags += [" ".join(words_of(k)) for k in path[len(root):].split("/")[:-1]]
+        tags += [" ".join(words_of(k)) for k in key.split("/")[:-1]]
         keywords = [k for k in dict.fromkeys(tags) if 2 < len(k) < 30 and not set(k.split()) <= STOP]
         if not (keywords or name):
             continue
         try:
-            image = _rasterise(path=path)
+            image = _rasterise(path=str(path))
         except (ValueError, RuntimeError, OSError):
             continue
-        held = random.Random("held" + path[len(root):]).random() < 0.1
-        yield Item(style="clipart", key=path[len(root):], name=" ".join(name) or keywords[0],
+        held = random.Random("held/" + key).random() < 0.1
+        yield Item(style="clipart", key=key, name=" ".join(name) or keywords[0],
                    keywords=tuple(keywords), held_out=held), image
 
 
@@ -220,7 +222,7 @@ def build(work: Path) -> None:
             owner += [len(items)] * len(views)
             pictures += [v for v in views if v is not None]
             items.append(asdict(item) | {"captions": [item_caption(item, caption_rng) for _ in range(CAPTIONS)]})
-        print(len(items), "named pictures", f"{time.time() - start:.0f} s", flush=True)
+        report(len(items), "named pictures", f"{time.time() - start:.0f} s")
     scene_pictures, scene_texts = _scene_data(random.Random(7))
     test_rng = random.Random(99)
     pairs = [(test_rng.choice(scenes.COLOURS), test_rng.choice(scenes.SHAPES)) for _ in range(TEST_SCENES)]
@@ -228,7 +230,7 @@ def build(work: Path) -> None:
     np.savez(work / "pictures.npz", pictures=np.stack(pictures), owner=np.array(owner), scenes=scene_pictures,
              tests=np.stack(tests))
     (work / "captions.json").write_text(json.dumps({"items": items, "scenes": scene_texts, "tests": pairs}))
-    print("saved", len(pictures), "views,", len(scene_texts), "scenes", f"{time.time() - start:.0f} s", flush=True)
+    report("saved", len(pictures), "views,", len(scene_texts), "scenes", f"{time.time() - start:.0f} s")
 
 
 def main() -> None:

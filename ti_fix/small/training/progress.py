@@ -18,6 +18,7 @@ from ti_fix.small import captions, latents
 from ti_fix.small.judges import SceneJudge, obedience, read
 from ti_fix.small.sampling import denoised, noise_for, sample
 from ti_fix.small.schedule import alphas_cumprod
+from ti_fix.small.training import report
 from ti_fix.small.training.checkpoint import load_checkpoint
 from ti_fix.small.training.diffusion import RECIPES, Model, load_average
 from ti_fix.small.training.judge import decoder_from
@@ -31,7 +32,7 @@ def load_model(name: str, work: Path) -> Model:
         raise FileNotFoundError(f"no checkpoint of {name} in {work}")
     model = Model(RECIPES[name].family, work, RECIPES[name].named)
     load_average(model, state)
-    print(name, "steps", state["step"], f"cpu {state['spent']:.0f} s")
+    report(name, "steps", state["step"], f"cpu {state['spent']:.0f} s")
     return model.eval().requires_grad_(False)
 
 
@@ -49,7 +50,7 @@ def x0_errors(model: Model, name: str, count: int = 48) -> None:
         for lines in (texts, texts[1:] + texts[:1], [""] * count):
             out = model.predict(x, torch.full((count,), t), *model.condition(lines))
             row.append(((denoised(out, x, a, RECIPES[name].prediction) - z) ** 2).mean().item())
-        print(f"t {t}: right {row[0]:.3f} shuffled {row[1]:.3f} empty {row[2]:.3f}", flush=True)
+        report(f"t {t}: right {row[0]:.3f} shuffled {row[1]:.3f} empty {row[2]:.3f}")
 
 
 @torch.no_grad()
@@ -112,12 +113,12 @@ def main() -> None:
     texts = [captions.plain_caption(d, rng) for d in described]
     x = pictures_of(generate(model, args.name, texts, args.guidance, args.steps), args.work)
     sheet(x, args.work / f"sheet_{args.name}.png")
-    print("\n".join(texts[:12]))
+    report("\n".join(texts[:12]))
     state = load_checkpoint(args.work / "judge.ckpt")
     if state is not None:
         judge = SceneJudge(state["width"])
         judge.load_state_dict(state["judge"])
-        print({k: round(v, 3) for k, v in obedience(described, read(x, judge.eval())).items()})
+        report({k: round(v, 3) for k, v in obedience(described, read(x, judge.eval())).items()})
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
 from ti_fix.small import scenes
+from ti_fix.small.training import report
 from ti_fix.small.training.checkpoint import Pacer, load_checkpoint, save_checkpoint
 from ti_fix.small.training.library import Library, padded, pixels
 from ti_fix.small.vocabulary import BOS, EOS, VOCABULARY, tokenizer
@@ -78,6 +79,7 @@ class ImageNet(nn.Module):
             nn.Linear(192, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Pixels in -1..1 -> features."""
         x = self.stem(x)
         return self.head(x + self.residual(x))  # type: ignore[no-any-return]
 
@@ -85,7 +87,8 @@ class ImageNet(nn.Module):
 class UsedRows(nn.Module):
     """Token table that holds only the rows that captions use, and trainable ``extra`` rows for invented names."""
 
-    def __init__(self, used: Tensor, rows: Tensor, extra_ids: Tensor | None = None, extra: Tensor | None = None) -> None:
+    def __init__(self, used: Tensor, rows: Tensor, extra_ids: Tensor | None = None,
+                 extra: Tensor | None = None) -> None:
         super().__init__()
         lookup = torch.zeros(VOCABULARY, dtype=torch.long)
         lookup[used] = torch.arange(len(used))
@@ -98,6 +101,7 @@ class UsedRows(nn.Module):
         self.register_buffer("lookup", lookup, persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Ids of any shape -> rows, one more axis."""
         weight = self.weight if self.extra is None else torch.cat([self.weight, self.extra])
         return F.embedding(self.lookup[ids], weight)
 
@@ -225,13 +229,13 @@ class Trainer:
             self.spent = pacer.tick()
             if self.step % 50 == 0:
                 norm = self.table.weight.norm(dim=1).mean().item()
-                print(self.step, f"stage {1 + (self.features is not None)} loss {np.mean(losses[-50:]):.3f} "
-                      f"row {norm:.4f} cpu {self.spent:.0f} s", flush=True)
+                report(self.step, f"stage {1 + (self.features is not None)} loss {np.mean(losses[-50:]):.3f} "
+                      f"row {norm:.4f} cpu {self.spent:.0f} s")
             if pacer.due():
                 self.save()
                 pacer.leave_if_asked()
         self.save()
-        print(self.name, evaluate(self.text, self.image, self.library, self.kind.pad), flush=True)
+        report(self.name, evaluate(self.text, self.image, self.library, self.kind.pad))
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from diffusers import AutoencoderKL
 from torch import Tensor
 
 from ti_fix.small import captions, latents, scenes
+from ti_fix.small.training import report
 from ti_fix.small.training.checkpoint import Pacer, load_checkpoint, save_checkpoint
 
 CONFIG: dict[str, Any] = {
@@ -108,7 +109,7 @@ class Trainer:
             self.spent[half] = pacer.tick()
             if self.steps % 25 == 0:
                 recent = losses[-25:]
-                print(half, self.steps, f"loss {sum(recent) / len(recent):.4f} cpu {pacer.spent:.0f} s", flush=True)
+                report(half, self.steps, f"loss {sum(recent) / len(recent):.4f} cpu {pacer.spent:.0f} s")
             if pacer.due():
                 self.save()
                 pacer.leave_if_asked()
@@ -135,7 +136,7 @@ def main() -> None:
     trainer = Trainer(args.work)
     trainer.run("encoder", ENCODER_SECONDS)
     trainer.run("decoder", DECODER_SECONDS)
-    print(trainer.report(), flush=True)
+    report(trainer.report())
 
 
 if __name__ == "__main__":
