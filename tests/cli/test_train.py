@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from PIL import Image
@@ -15,7 +16,7 @@ from ti_fix.cli import train as command
 from ti_fix.errors import WrongUse
 from ti_fix.hosts.standalone import StandaloneHost
 from ti_fix.options import options
-from ti_fix.train import TrainConfig
+from ti_fix.train import TrainConfig, TrialEvent, TunedEvent
 from ti_fix.train.config import as_mapping, check, from_mapping
 
 
@@ -141,6 +142,20 @@ def test_check_looks_and_does_not_train(arguments, tmp_path, capsys):
     said = capsys.readouterr().err
     assert "Highest rate" in said and "Ready to train" in said
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_tuned_settings_are_told_and_trained_with(arguments, monkeypatch, capsys):
+    def trials(config, model, data):
+        yield TrialEvent(question="rate", changes={"learning_rate": "0.1"}, loss=0.5, done=1, total=2)
+        yield TrialEvent(question="rate", changes={"learning_rate": "9"}, loss=None, done=2, total=2, reason="No.")
+        changes = {"learning_rate": "0.1", "rate_unit": "rms"}
+        yield TunedEvent(config=replace(config, **changes), changes=changes, loss=0.5)
+
+    monkeypatch.setattr(command, "tune", trials)
+    assert command.run(parse(*arguments, "--tune")) == 0
+    said = capsys.readouterr().err
+    assert "trial 2/2, learning_rate 9: No." in said and "found: --learning-rate 0.1 --rate-unit rms" in said
+    assert "= 0.1 x the RMS" in said
 
 
 def test_a_missing_model_says_so():

@@ -24,9 +24,11 @@ from ti_fix.train import (
     PreviewEvent,
     StepEvent,
     TrainConfig,
+    TunedEvent,
     ValidationEvent,
     gather,
     train,
+    tune,
 )
 from ti_fix.train.config import from_mapping, read_config
 from ti_fix.train.distributed import join
@@ -61,6 +63,7 @@ def register(commands: Any) -> None:
     parser.add_argument("--device", default="cpu", help="where the model runs, cpu or cuda (default: cpu)")
     parser.add_argument("--json-events", action="store_true", help="one JSON object for each event, on standard output")
     parser.add_argument("--tensorboard", metavar="FOLDER", help="also write curves for TensorBoard there")
+    parser.add_argument("--tune", action="store_true", help="first find rate and start by short runs, then train")
     parser.add_argument("--check", action="store_true", help="look at settings and pictures only, do not train")
     add_settings(parser.add_argument_group("settings"))
     parser.set_defaults(run=run)
@@ -103,6 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
     host, fit, publish = _host(arguments)
     if arguments.check:
         config = replace(config, steps=1)
+    elif arguments.tune:
+        config = _tuned(config, host.model(), data)
     events = train(config, host.model(), data, stop=_stop_on_signal(), generate=host.generate, fit=fit, publish=publish)
     if arguments.check:
         return _check(events)
@@ -118,6 +123,19 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 _tell(event)
     return 0
+
+
+def _tuned(config: TrainConfig, model: Any, data: Any) -> TrainConfig:
+    """The settings that short runs find; each trial is told."""
+    for event in tune(config, model, data):
+        if isinstance(event, TunedEvent):
+            found = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in event.changes.items())
+            show(f"found: {found}")
+            return event.config
+        tried = ", ".join(f"{name} {value}" for name, value in event.changes.items())
+        said = f"fixed loss {event.loss:.5f}" if event.loss is not None else event.reason
+        show(f"trial {event.done}/{event.total}, {tried}: {said}")
+    return config
 
 
 def _host(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:

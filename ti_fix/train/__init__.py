@@ -15,6 +15,7 @@ from ti_fix.train.events import (
     ValidationEvent,
 )
 from ti_fix.train.loop import train
+from ti_fix.train.tune import TrialEvent, TunedEvent, tune
 
 __all__ = [
     "CheckpointEvent",
@@ -27,8 +28,11 @@ __all__ = [
     "Sample",
     "StepEvent",
     "TrainConfig",
+    "TrialEvent",
+    "TunedEvent",
     "ValidationEvent",
     "from_images",
     "gather",
     "train",
+    "tune",
 ]

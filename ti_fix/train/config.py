@@ -206,6 +206,14 @@ class TrainConfig:
     direction_prior: float = option(
         0.0, "Direction prior", "pull to the start's direction", minimum=0, maximum=100, expert=True
     )
+    context_prior: float = option(
+        0.0,
+        "Context prior",
+        "keep the text encoders' answer for the other words what it was with the start vectors",
+        minimum=0,
+        maximum=100,
+        expert=True,
+    )
 
     # checks, checkpoints, previews
     validate_every: int = option(

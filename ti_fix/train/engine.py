@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ti_fix.errors import TiFixError
-from ti_fix.protocols import DiffusionModel, Sizes
+from ti_fix.protocols import Conditioning, DiffusionModel, Sizes
 from ti_fix.train.buckets import View
 from ti_fix.train.captions import varied
 from ti_fix.train.config import TrainConfig
+from ti_fix.train.context_prior import ContextPrior
 from ti_fix.train.distributed import Group
 from ti_fix.train.initial import Statistics
 from ti_fix.train.latents import LatentCache
@@ -105,6 +106,7 @@ class Engine:
         self._order = Order(training, config.batch_size, config.seed)
         self._rates = rates_of(config, about)
         self._bound = staged(config.clip_at, self.steps, what="clipping bound")
+        self._context: ContextPrior | None = None
         self._weighted = any(cache.weighted(view) for view in training)
 
     def first_scale(self) -> float:
@@ -171,6 +173,9 @@ class Engine:
     def losses(self, batch: Batch, vectors: Mapping[str, Tensor], *, plain: bool = False) -> Tensor:
         """The loss of each row, (rows,); `plain`: mean squared error without weights by timestep."""
         conditioning = self.model.encode_prompts(batch.prompts, {self.config.name: vectors}, batch.sizes)
+        return self._losses(batch, conditioning, plain=plain)
+
+    def _losses(self, batch: Batch, conditioning: Conditioning, *, plain: bool = False) -> Tensor:
         noisy = self.objective.noisy(batch.latents, batch.noise, batch.timesteps)
         output = self.model.predict(noisy, batch.timesteps, conditioning)
         target = self.objective.target(batch.latents, batch.noise, batch.timesteps)
@@ -192,6 +197,17 @@ class Engine:
             if config.direction_prior and config.optimiser != "direction":
                 total = total + config.direction_prior * direction_prior(block, state.start[key])
         return total
+
+    def _context_prior(self, state: State) -> ContextPrior:
+        if self._context is None:
+            size = [Sizes(original=(512, 512), target=(512, 512))]  # the context does not depend on it
+
+            def encode(prompts: Sequence[str], vectors: Mapping[str, Tensor]) -> Tensor:
+                return self.model.encode_prompts(prompts, {self.config.name: vectors}, size * len(prompts)).context
+
+            tokenize = self.model.vocabulary().tokenize
+            self._context = ContextPrior(encode, tokenize, self.config.name, state.start)
+        return self._context
 
     # steps
 
@@ -256,8 +272,14 @@ class Engine:
             if not mine:
                 continue
             batch = batch if group.size == 1 else batch.rows(mine)
-            losses = self.losses(batch, state.vectors)
-            self._add_gradients(total, state, losses.sum() * share, scale)
+            vectors = {config.name: state.vectors}
+            conditioning = self.model.encode_prompts(batch.prompts, vectors, batch.sizes)
+            losses = self._losses(batch, conditioning)
+            objective = losses.sum() * share
+            if config.context_prior:
+                prior = self._context_prior(state)(batch.prompts, conditioning.context.float())
+                objective = objective + config.context_prior * prior * len(batch.prompts) * share
+            self._add_gradients(total, state, objective, scale)
             loss += losses.detach().double().sum() * share
             rows += list(zip(batch.pictures, batch.timesteps.tolist(), losses.detach().tolist(), strict=True))
         group.add_up([*total.values(), loss])
