@@ -50,7 +50,8 @@ def pixels(pictures: list[np.ndarray[Any, np.dtype[np.uint8]]]) -> Tensor:
 class Trainer:
     """The CLIP judge in training, with a renewed pool of captioned pictures."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, seconds: float = SECONDS) -> None:
+        self.seconds = seconds
         torch.manual_seed(71)
         self.path, self.rng = work / "clip.ckpt", random.Random(71)
         self.model = SmallClip()
@@ -90,7 +91,7 @@ class Trainer:
 
     def train_step(self) -> float:
         """One contrastive step."""
-        progress = min(self.spent / SECONDS, 1.0)
+        progress = min(self.spent / self.seconds, 1.0)
         rate = 1.2e-3 * min(1.0, (self.step + 1) / 80) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
         self.optimiser.param_groups[0]["lr"] = rate
         images, ids = self._batch()
@@ -108,7 +109,7 @@ class Trainer:
     def run(self) -> None:
         """Train until the CPU budget is spent, then print the zero-shot accuracy."""
         pacer, losses = Pacer(self.spent), []
-        while self.spent < SECONDS:
+        while self.spent < self.seconds:
             losses.append(self.train_step())
             self.spent = pacer.tick()
             if self.step % 50 == 0:
@@ -137,9 +138,10 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="CPU seconds in all")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    Trainer(args.work).run()
+    Trainer(args.work, args.seconds).run()
 
 
 if __name__ == "__main__":
