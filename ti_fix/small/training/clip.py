@@ -1,4 +1,5 @@
 """Train the small CLIP judge: ``python -m ti_fix.small.training.clip --work DIR`` (resumable)."""
+
 from __future__ import annotations
 
 import argparse
@@ -57,9 +58,10 @@ class Trainer:
         self.model = SmallClip()
         sample = [draw(self.rng)[1] for _ in range(3000)] + list(captions.FILLERS)
         self.ids = torch.unique(torch.cat([clip_ids(sample).flatten(), clip_ids(["a"]).flatten()]))
-        self.model.token_embedding = UsedRows(self.ids, torch.randn(len(self.ids), 64) * 0.02)  # type: ignore[assignment]
-        self.optimiser = torch.optim.AdamW(self.model.parameters(), 1e-3, weight_decay=0.02, betas=(0.9, 0.98),
-                                           fused=True)
+        self.model.token_embedding = UsedRows(self.ids, torch.randn(len(self.ids), 64) * 0.02)
+        self.optimiser = torch.optim.AdamW(
+            self.model.parameters(), 1e-3, weight_decay=0.02, betas=(0.9, 0.98), fused=True
+        )
         self.spent, self.step = 0.0, 0
         state = load_checkpoint(self.path)
         if state:
@@ -72,8 +74,16 @@ class Trainer:
 
     def save(self) -> None:
         """Write the resumable checkpoint."""
-        save_checkpoint(self.path, {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(),
-                                    "spent": self.spent, "step": self.step, "ids": self.ids})
+        save_checkpoint(
+            self.path,
+            {
+                "model": self.model.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "spent": self.spent,
+                "step": self.step,
+                "ids": self.ids,
+            },
+        )
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         for _ in range(16 if self.pictures else BATCH):
