@@ -133,9 +133,11 @@ def table(results: list[dict[str, object]]) -> str:
     """Markdown of all points."""
     lines = ["| kind | class word | twin | steps | sound | slow | spread | p |", "|---|---|---|---|---|---|---|---|"]
     for result in results:
-        lines += [f"| {result['kind']} | {result['class_word']} | {result['twin']} | {row['steps']} | {row['sound']} | "
-                  f"{row['slow']} | {row['spread']} | {row['p']} |"
-                  for row in result["points"]]  # type: ignore[attr-defined]
+        lines += [
+            f"| {result['kind']} | {result['class_word']} | {result['twin']} | {row['steps']} | {row['sound']} | "
+            f"{row['slow']} | {row['spread']} | {row['p']} |"
+            for row in result["points"]
+        ]  # type: ignore[attr-defined]
     return "\n".join(lines)
 
 

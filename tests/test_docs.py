@@ -32,8 +32,8 @@ def test_links_lead_to_files(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_every_command_that_is_named_exists(page):
     text = page.read_text(encoding="utf-8")
-    assert set(re.findall(r"\bti-fix ([a-z]+)\b", text)) <= _commands()
-    assert set(re.findall(r"\brun\.py ([a-z]+)\b", text)) <= set(run.COMMANDS)
+    assert set(re.findall(r"\bti-fix ([a-z-]+)\b", text)) <= _commands()
+    assert set(re.findall(r"\brun\.py ([a-z-]+)\b", text)) <= set(run.COMMANDS)
 
 
 @pytest.mark.parametrize("page", READMES, ids=lambda path: path.name)
@@ -45,7 +45,7 @@ def test_the_readme_names_every_command(page):
 
 
 def test_the_help_of_run_names_its_commands():
-    assert set(re.findall(r"python3 run\.py ([a-z]+) ", run.__doc__)) == set(run.COMMANDS)
+    assert set(re.findall(r"python3 run\.py ([a-z-]+) ", run.__doc__)) == set(run.COMMANDS)
 
 
 def test_localisations_are_flat_tables_of_text():

@@ -33,6 +33,24 @@ def test_each_class_of_repair_can_be_switched_off_while_the_host_runs(start, set
     assert webui.generate(f"a {trigger}")[1]
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_file_is_renamed_because_of_us(start, monkeypatch, enabled):
+    webui, _ = start("forge")
+    monkeypatch.setattr(torch, "load_origin", torch.load, raising=False)  # by this name hosts that rename are known
+    webui.modules["modules.shared"].opts.data["ti_fix_enabled"] = enabled
+    webui.switch("sdxl")
+    put(webui, "cklfs", "ckempty", "cknan", "ckhealthy", "ckrenamed")
+    torch.save({"x": 1}, webui.folder / "ckodd.pt")
+    (webui.folder / "ckbad.pt").write_bytes(b"PK")
+    before = sorted(p.name for p in webui.folder.iterdir())
+    webui.switch("sdxl")
+    webui.modules["modules.shared"].opts.data["ti_fix_enabled"] = not enabled
+    webui.generate("a cat")
+    assert sorted(p.name for p in webui.folder.iterdir()) == before
+    healthy = webui.model.all[0].embeddings.word_embeddings["ckhealthy"]
+    assert healthy.filename == str(webui.folder / "ckhealthy.safetensors")
+
+
 def test_sd15_files_as_the_setting_says(start, kind, caplog):
     webui, _ = start(kind)
     webui.switch("sdxl")

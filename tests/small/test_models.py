@@ -1,4 +1,5 @@
 """The shipped packs: they rebuild bit for bit, load as ordinary modules, and do what they are for."""
+
 from __future__ import annotations
 
 import random

@@ -1,4 +1,5 @@
 """Scenes show what they say: measured from pixels, against the numbers they were drawn from."""
+
 from __future__ import annotations
 
 import math

@@ -324,7 +324,10 @@ def _nothing(leaves: list[Leaf]) -> Finding:
 
 
 def _several(names: list[str]) -> Finding:
-    message = f"It holds {len(names):,} embeddings ({_listed(names)}); take them apart (ti-fix repair --extract)."
+    message = (
+        f"It holds {len(names):,} embeddings ({_listed(names)}); take them apart (Extract on the Files page, or ti-fix "
+        "repair --extract)."
+    )
     return Finding(code="several-embeddings", severity="error", message=message)
 
 

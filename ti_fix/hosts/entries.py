@@ -6,14 +6,21 @@ So the infotext's hash, the cards and the host's API treat them like any other.
 from __future__ import annotations
 
 import copy
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import safetensors.torch
+import torch
 
 from ti_fix.embedding import CLIP_G, CLIP_L, Embedding
 from ti_fix.hosts.kind import Kind
 from ti_fix.hosts.lazy import Complete, CompletedAtUse
 from ti_fix.hosts.patches import Patches
+
+PICTURES = (".png", ".webp", ".jxl", ".avif")
 
 
 def entries(database: Any) -> dict[str, Any]:
@@ -24,6 +31,30 @@ def entries(database: Any) -> dict[str, Any]:
 def label_of(entry: Any) -> str:
     """What we did to the embedding behind a host's object; empty for the host's own ones."""
     return getattr(entry, "ti_fix", "")
+
+
+def host_loads(original: Callable[..., Any], database: Any, path: Any, filename: str) -> list[Any]:
+    """The host's own loading of one file; the entries that it made.
+
+    Some hosts rename a file that they cannot read, but only when its path is a `str`: these are handed a `Path`.
+    """
+    renames = hasattr(torch, "load_origin") or hasattr(safetensors.torch, "load_file_origin")
+    before = _entries_of(database, filename)
+    original(database, Path(path) if renames else path, filename)
+    added = [entry for name, entry in _entries_of(database, filename).items() if before.get(name) is not entry]
+    for entry in added:
+        entry.filename = str(path)
+    return added
+
+
+def _entries_of(database: Any, filename: str) -> dict[str, Any]:
+    """The entries that a file may make: one by its stem; those of pictures are named inside."""
+    stem, ending = os.path.splitext(filename)
+    if ending.lower() in PICTURES:
+        return entries(database)
+    tables = (database.skipped_embeddings, database.word_embeddings)
+    found = [table[stem] for table in tables if stem in table]
+    return {stem: found[-1]} if found else {}
 
 
 class Entries:

@@ -14,12 +14,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-import safetensors.torch
 import torch
 
 from ti_fix.embedding import Family
@@ -27,7 +26,7 @@ from ti_fix.formats import read
 from ti_fix.formats.bundles import parse_data
 from ti_fix.formats.read import is_candidate
 from ti_fix.hosts.console import Console
-from ti_fix.hosts.entries import Entries, entries
+from ti_fix.hosts.entries import Entries, entries, host_loads
 from ti_fix.hosts.kind import Kind
 from ti_fix.hosts.lazy import Complete
 from ti_fix.hosts.patches import Patches
@@ -186,14 +185,17 @@ class LoadHook:
         load = getattr(self._thread, "load", None) or _Load()
         loading = quietly(lambda: self._loading(load, database, path), None)
         if loading is None:
-            return original(database, path, filename)
+            host_loads(original, database, path, filename)
+            return None
         with ordinary_tensors():
             if loading.action == "pass":
                 return self._pass(original, database, path, filename, load, loading)
             if loading.embedding is None:
                 return None
             done = quietly(lambda: self._register(database, Path(path), loading, load), False)
-            return original(database, path, filename) if done is False else None
+            if done is False:
+                host_loads(original, database, path, filename)
+            return None
 
     def _loading(self, load: _Load, database: Any, path: Any) -> Loading | None:
         """What is planned for a file; None: it is the host's own business."""
@@ -209,32 +211,27 @@ class LoadHook:
         self, original: Callable[..., Any], database: Any, path: Any, filename: str, load: _Load, loading: Loading
     ) -> Any:
         """Let the host load a file; where it cannot although the content is sound, register that content."""
-        before = entries(database)
-        result, problem = None, None
-        handed = Path(path) if renames_files() else path
+        may_help = loading.sound and self.policy().opening
         try:
-            if self.policy().opening and filename.lower().endswith(TORCH_ENDINGS):
+            if may_help and filename.lower().endswith(TORCH_ENDINGS):
                 self.kind.check_opens(Path(path))
-            result = original(database, handed, filename)
-        except Exception as error:  # noqa: BLE001 - it is raised again unless we can help
-            problem = error
-        added = [entry for name, entry in entries(database).items() if before.get(name) is not entry]
-        for entry in added:
-            entry.filename = str(path)
-        if not added and loading.sound:
+            added = host_loads(original, database, path, filename)
+        except Exception:
+            added = quietly(lambda: self._rescue(database, Path(path), load), []) if may_help else []
+            if not added:
+                raise
+        if not added and may_help:
             added = quietly(lambda: self._rescue(database, Path(path), load), [])
-        if not added and problem is not None:
-            raise problem
         load.aliases += [(name, entry) for entry in added[:1] for name in loading.names]
-        return result
+        return None
 
     def _rescue(self, database: Any, path: Path, load: _Load) -> list[Any]:
-        """Register what the host could not open; nothing where there is no embedding in it."""
-        embedding = read(path).embedding if self.policy().opening else None
+        """Register what the host could not open, under the name that the host would have given it."""
+        embedding = read(path).embedding
         if embedding is None:
             return []
-        line = f"{path.name}: The WebUI cannot open it, ti_fix can. Trigger: {embedding.name!r}"
-        loading = Loading(action="register", embedding=embedding, label="opened", line=line)
+        line = f"{path.name}: The WebUI cannot open it, ti_fix can. Trigger: {path.stem!r}"
+        loading = Loading(action="register", embedding=replace(embedding, name=path.stem), label="opened", line=line)
         self._tell(loading)
         return [self._register(database, path, loading, load)]
 
@@ -288,11 +285,6 @@ def ordinary_tensors() -> Iterator[None]:
     """Forge reads embeddings in inference mode, whose tensors could later take no part in training."""
     with torch.inference_mode(False), torch.no_grad():
         yield
-
-
-def renames_files() -> bool:
-    """Whether the host's readers rename a file that they cannot read, which they do when its path is a `str`."""
-    return hasattr(torch, "load_origin") or hasattr(safetensors.torch, "load_file_origin")
 
 
 def quietly(work: Callable[[], T], otherwise: T) -> T:

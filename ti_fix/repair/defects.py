@@ -110,7 +110,7 @@ def _find_too_many(specimen: Specimen) -> Iterable[Finding]:
             code="too-many-vectors",
             severity="error",
             message=f"It has {rows} vectors; a prompt chunk takes at most {MAX_VECTORS}. Split it into parts "
-            "(ti-fix repair --split).",
+            "(Split on the Files page, or ti-fix repair --split).",
         )
 
 

@@ -101,7 +101,7 @@ def _find_missing_half(specimen: Specimen) -> Iterable[Finding]:
             code="missing-half",
             severity="warning",
             message=f"Only {' and '.join(embedding.vectors)} is in it; the {key} half is missing. "
-            "With a model at hand it is filled with the nearest word of the vocabulary.",
+            "In the WebUI it is filled with the nearest words of the loaded model.",
             encoder=key,
         )
 

@@ -36,6 +36,6 @@ def find_pooled_fault(keys: Iterable[str], layout: str, metadata: Mapping[str, s
     return Finding(
         code="pooled-at-placeholder",
         severity="note",
-        message=f"It seems to come from {trainer}, which reads the pooled vector at the placeholder and not at the end "
-        "of the prompt; pictures may differ a little from the trainer's previews.",
+        message=f"It seems to come from {trainer}, which reads the summary of the prompt (the pooled vector) in "
+        "another place than WebUIs do; pictures may differ a little from the trainer's previews.",
     )

@@ -98,7 +98,7 @@ def name_clashes(judged: list[Judged]) -> list[Judged]:
                 judged[i] = judged[i].noticed(finding)
     for short, longer in prefixes(groups).items():
         names = ", ".join(repr(judged[groups[n][0]].trigger) for n in longer)
-        message = f"Its name is also the beginning of {names}; hosts take the longest name that fits."
+        message = f"Its name is also the beginning of {names}; WebUIs take the longest name that fits."
         for i in groups[short]:
             judged[i] = judged[i].noticed(Finding(code="prefix", severity="note", message=message))
     return judged

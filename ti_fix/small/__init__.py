@@ -2,6 +2,7 @@
 
 ``load("sdxl")`` gives a :class:`~ti_fix.small.models.SmallModel`. Importing this package imports no torch.
 """
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

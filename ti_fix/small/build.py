@@ -6,6 +6,7 @@ skipped, interrupted ones go on (SIGTERM lets them save first). At most two proc
 project's own dependencies: transformers, diffusers, resvg-py; npm and apt-get for the pictures (sources and licences:
 docs/small-models.md).
 """
+
 from __future__ import annotations
 
 import argparse
@@ -41,8 +42,9 @@ def start(stage: str, work: Path) -> subprocess.Popen[bytes]:
     """Run one stage at the lowest priority, its output appended to ``work/STAGE.log``."""
     command = [sys.executable, "-m", f"{MODULE}.{STAGES[stage][0][0]}", *STAGES[stage][0][1:], "--work", str(work)]
     with (work / f"{stage}.log").open("ab") as log:
-        return subprocess.Popen(["nice", "-n", "19", *command], stdout=log, stderr=subprocess.STDOUT,
-                                env=os.environ | ALLOCATOR)
+        return subprocess.Popen(
+            ["nice", "-n", "19", *command], stdout=log, stderr=subprocess.STDOUT, env=os.environ | ALLOCATOR
+        )
 
 
 def build(work: Path, only: list[str] | None = None) -> None:
@@ -63,8 +65,15 @@ def build(work: Path, only: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, stop)
     while True:
         done = {p.name for p in done_folder.iterdir()}
-        ready = [s for s in wanted if not stopping and s not in done and s not in running and s not in failed
-                 and all(n in done for n in STAGES[s][1])]
+        ready = [
+            s
+            for s in wanted
+            if not stopping
+            and s not in done
+            and s not in running
+            and s not in failed
+            and all(n in done for n in STAGES[s][1])
+        ]
         for stage in ready[: PROCESSES - len(running)]:
             running[stage] = start(stage, work)
             report("started", stage)

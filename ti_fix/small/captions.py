@@ -1,4 +1,5 @@
 """Captions of rendered scenes: which words a scene has, and every length and order in which they can be said."""
+
 from __future__ import annotations
 
 import math
@@ -12,14 +13,75 @@ Words = dict[str, str]
 
 # said beside the content, at any place and length: the models must not read words by absolute position
 FILLERS = (
-    "simple", "clean", "flat", "minimal", "detailed", "sharp", "crisp", "clear", "high quality", "best quality",
-    "digital art", "vector art", "graphic design", "illustration", "icon", "masterpiece", "professional", "centered",
-    "geometric", "modern", "studio", "bright", "colorful", "vivid", "neat", "plain", "basic", "lovely", "nice",
-    "good", "new", "old", "pretty", "beautiful", "cute", "fresh", "smooth", "bold", "quiet", "calm", "a a a",
-    "the", "very", "really", "nothing else", "no text", "no people", "no shadow", "one picture", "a test",
+    "simple",
+    "clean",
+    "flat",
+    "minimal",
+    "detailed",
+    "sharp",
+    "crisp",
+    "clear",
+    "high quality",
+    "best quality",
+    "digital art",
+    "vector art",
+    "graphic design",
+    "illustration",
+    "icon",
+    "masterpiece",
+    "professional",
+    "centered",
+    "geometric",
+    "modern",
+    "studio",
+    "bright",
+    "colorful",
+    "vivid",
+    "neat",
+    "plain",
+    "basic",
+    "lovely",
+    "nice",
+    "good",
+    "new",
+    "old",
+    "pretty",
+    "beautiful",
+    "cute",
+    "fresh",
+    "smooth",
+    "bold",
+    "quiet",
+    "calm",
+    "a a a",
+    "the",
+    "very",
+    "really",
+    "nothing else",
+    "no text",
+    "no people",
+    "no shadow",
+    "one picture",
+    "a test",
 )
-STARTS = ("a picture of ", "an image of ", "a photo of ", "a drawing of ", "an illustration of ", "a view of ",
-          "here is ", "there is ", "we see ", "this is ", "", "", "", "", "", "")
+STARTS = (
+    "a picture of ",
+    "an image of ",
+    "a photo of ",
+    "a drawing of ",
+    "an illustration of ",
+    "a view of ",
+    "here is ",
+    "there is ",
+    "we see ",
+    "this is ",
+    "",
+    "",
+    "",
+    "",
+    "",
+    "",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,8 +202,9 @@ def place(thing: Thing, at: tuple[float, float], rng: random.Random, jitter: flo
     spots = []
     for fraction, extent in zip(at, half, strict=True):
         spot = fraction * scenes.SIZE + rng.uniform(-jitter, jitter)
-        spots.append(min(max(spot, float(extent)), scenes.SIZE - float(extent)) if extent < scenes.SIZE / 2
-                     else scenes.SIZE / 2)
+        spots.append(
+            min(max(spot, float(extent)), scenes.SIZE - float(extent)) if extent < scenes.SIZE / 2 else scenes.SIZE / 2
+        )
     return replace(thing, cx=spots[0], cy=spots[1])
 
 
@@ -213,11 +276,25 @@ def objects_clause(described: Described, rng: random.Random, keep: float = 0.9) 
         return rng.choice((f"{phrases[0]} {at}", f"{phrases[0]} {at}", f"{at} {phrases[0]}"))
     a, b = phrases
     if described.layout == "beside":
-        return rng.choice((f"{a} on the left and {b} on the right", f"{a} on the left, {b} on the right",
-                           f"{b} on the right and {a} on the left", f"on the left {a}, on the right {b}",
-                           f"{a} beside {b}", f"{a} and {b}"))
-    return rng.choice((f"{a} above {b}", f"{b} below {a}", f"{a} at the top and {b} at the bottom",
-                       f"{a} on top of {b}", f"at the bottom {b}, at the top {a}"))
+        return rng.choice(
+            (
+                f"{a} on the left and {b} on the right",
+                f"{a} on the left, {b} on the right",
+                f"{b} on the right and {a} on the left",
+                f"on the left {a}, on the right {b}",
+                f"{a} beside {b}",
+                f"{a} and {b}",
+            )
+        )
+    return rng.choice(
+        (
+            f"{a} above {b}",
+            f"{b} below {a}",
+            f"{a} at the top and {b} at the bottom",
+            f"{a} on top of {b}",
+            f"at the bottom {b}, at the top {a}",
+        )
+    )
 
 
 def _sentences(described: Described, rng: random.Random) -> list[str]:

@@ -3,6 +3,7 @@
 State dict names and arithmetic are open_clip's ``CLIP`` (ViT image tower, causal text tower, pooled at the largest
 id), so that open_clip itself can load :func:`open_clip_state` with :data:`CONFIG`.
 """
+
 from __future__ import annotations
 
 import math
@@ -45,7 +46,7 @@ class Block(nn.Module):
         """(n, length, width) -> the same shape; ``mask`` is added to the attention logits."""
         y = self.ln_1(x)
         x = x + self.attn(y, y, y, need_weights=False, attn_mask=mask)[0]
-        return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
+        return x + self.mlp(self.ln_2(x))
 
 
 class Transformer(nn.Module):

@@ -3,12 +3,14 @@
 Eight values of each kind. The base models have drawn such values (in pictures whose caption leaves them unsaid) but
 know no word for them; the twin was trained on them under invented names. ``error`` is the yardstick's figure.
 """
+
 from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,28 +48,38 @@ class Concept:
     def draw(self, rng: random.Random, word: str | None = None) -> Described:
         """A scene that shows the concept, described with ``word`` (the concept's own name when None)."""
         while True:
-            shape = "blob" if self.kind == "shape" else rng.choice(
-                [s for s in scenes.SHAPES if self.kind == "hue" or s not in ("ring", "cross", "star")])
+            shape = (
+                "blob"
+                if self.kind == "shape"
+                else rng.choice([s for s in scenes.SHAPES if self.kind == "hue" or s not in ("ring", "cross", "star")])
+            )
             colour = rng.choice(tuple(scenes.HUES))
             paint = scenes.colour_paint(colour, rng)
             words: Words = {"shape": shape, "colour": colour}
-            look: dict[str, object] = {}
+            look: dict[str, Any] = {}
             if self.kind == "hue":
                 paint = Paint(hue=self.hue + rng.gauss(0, 1.5))
             if self.kind == "texture":
-                look = {"texture": "striped", "second": Paint(gray=scenes.GRAYS["white"] + rng.gauss(0, 4)),
-                            "period": self.period * math.exp(rng.gauss(0, 0.02)), "angle": self.angle + rng.gauss(0, 2),
-                            "phase": rng.uniform(0, 2 * math.pi)}
+                look = {
+                    "texture": "striped",
+                    "second": Paint(gray=scenes.GRAYS["white"] + rng.gauss(0, 4)),
+                    "period": self.period * math.exp(rng.gauss(0, 0.02)),
+                    "angle": self.angle + rng.gauss(0, 2),
+                    "phase": rng.uniform(0, 2 * math.pi),
+                }
             if self.kind == "two-tone":
                 del words["colour"]
                 paint = Paint(hue=self.hue + rng.gauss(0, 1.5))
-                look = {"texture": "split", "second": Paint(hue=self.second_hue + rng.gauss(0, 1.5)),
-                            "angle": self.angle + rng.gauss(0, 2)}
+                look = {
+                    "texture": "split",
+                    "second": Paint(hue=self.second_hue + rng.gauss(0, 1.5)),
+                    "angle": self.angle + rng.gauss(0, 2),
+                }
             if self.kind == "shape":
                 look = {"lobes": self.lobes, "stretch": self.stretch, "slant": self.slant}
             words[self.slot] = self.name if word is None else word
-            thing = Thing(shape=shape, paint=paint, cx=0, cy=0, radius=rng.uniform(29, 36), turn=rng.gauss(0, 3),
-                          **look)  # type: ignore[arg-type]
+            plain = Thing(shape=shape, paint=paint, cx=0, cy=0, radius=rng.uniform(29, 36), turn=rng.gauss(0, 3))
+            thing = replace(plain, **look)
             paints = [p for p in (thing.paint, thing.second) if p is not None]
             if any(scenes.clear_of(b, paints) for b in scenes.BACKGROUNDS):
                 return captions.compose([thing], [words], rng)
@@ -90,8 +102,16 @@ class Concept:
 
 @cache
 def _template(concept: Concept) -> measure.Mask:
-    thing = Thing(shape="blob", paint=Paint(), cx=64, cy=64, radius=32, lobes=concept.lobes, stretch=concept.stretch,
-                  slant=concept.slant)
+    thing = Thing(
+        shape="blob",
+        paint=Paint(),
+        cx=64,
+        cy=64,
+        radius=32,
+        lobes=concept.lobes,
+        stretch=concept.stretch,
+        slant=concept.slant,
+    )
     return measure.silhouette(scenes.mask(thing, 1))
 
 
@@ -106,19 +126,34 @@ def _concept(kind: str, index: int, name: str) -> Concept:
         return Concept(kind=kind, index=index, name=name, hue=_HUES[index], class_word=nearest_colour(_HUES[index]))
     if kind == "texture":
         angle = rng.choice((rng.uniform(16, 30), rng.uniform(60, 74), rng.uniform(106, 164)))
-        return Concept(kind=kind, index=index, name=name, class_word="striped", period=rng.uniform(24, 29.5),
-                       angle=angle)
+        return Concept(
+            kind=kind, index=index, name=name, class_word="striped", period=rng.uniform(24, 29.5), angle=angle
+        )
     if kind == "two-tone":
         first = _HUES[index]
         second = next(h for h in rng.sample(_HUES, len(_HUES)) if scenes.hue_distance(h, first) > 60)
-        return Concept(kind=kind, index=index, name=name, class_word="split", hue=first, second_hue=second,
-                       angle=rng.choice((20.0, 65.0, 115.0, 160.0, 200.0, 245.0, 295.0, 340.0)))
+        return Concept(
+            kind=kind,
+            index=index,
+            name=name,
+            class_word="split",
+            hue=first,
+            second_hue=second,
+            angle=rng.choice((20.0, 65.0, 115.0, 160.0, 200.0, 245.0, 295.0, 340.0)),
+        )
     while True:
         lobes = scenes.wild_lobes(rng)
         if sum(a for _, a, _ in lobes[1:]) > 0.35 and max(a for _, a, _ in lobes) < 0.5:
             break
-    return Concept(kind=kind, index=index, name=name, class_word="blob", lobes=lobes,
-                   stretch=math.exp(rng.gauss(0, 0.25)), slant=rng.gauss(0, 0.2))
+    return Concept(
+        kind=kind,
+        index=index,
+        name=name,
+        class_word="blob",
+        lobes=lobes,
+        stretch=math.exp(rng.gauss(0, 0.25)),
+        slant=rng.gauss(0, 0.2),
+    )
 
 
 @cache
@@ -131,6 +166,36 @@ def concepts(kind: str | None = None) -> tuple[Concept, ...]:
 
 # one-token words of the CLIP vocabulary that no training caption uses
 NAMES = (
-    "taster", "arose", "uncles", "prasad", "grimsby", "umpire", "dramas", "convey", "wanda", "trill", "banff",
-    "osborne", "enroll", "secular", "coded", "ethel", "motel", "seymour", "shatter", "becca", "suresh", "declan",
-    "uphill", "stint", "henson", "arden", "tableau", "latam", "andes", "marissa", "maclean", "herts")
+    "taster",
+    "arose",
+    "uncles",
+    "prasad",
+    "grimsby",
+    "umpire",
+    "dramas",
+    "convey",
+    "wanda",
+    "trill",
+    "banff",
+    "osborne",
+    "enroll",
+    "secular",
+    "coded",
+    "ethel",
+    "motel",
+    "seymour",
+    "shatter",
+    "becca",
+    "suresh",
+    "declan",
+    "uphill",
+    "stint",
+    "henson",
+    "arden",
+    "tableau",
+    "latam",
+    "andes",
+    "marissa",
+    "maclean",
+    "herts",
+)

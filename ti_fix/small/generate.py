@@ -1,4 +1,5 @@
 """Pictures from a small model for many captions at once: for measurements; hosts have their own samplers."""
+
 from __future__ import annotations
 
 import torch
@@ -21,8 +22,9 @@ class Painter:
         """Cross-attention states (n, 77, width) and, for SDXL, pooled vectors (n, 64)."""
         states, pooled = [], None
         for key, encoder in self.model.text_encoders.items():
-            ids = self.model.tokenizers[key](texts, padding="max_length", max_length=77, truncation=True,
-                                             return_tensors="pt").input_ids
+            ids = self.model.tokenizers[key](
+                texts, padding="max_length", max_length=77, truncation=True, return_tensors="pt"
+            ).input_ids
             out = encoder(input_ids=ids, output_hidden_states=True)
             sdxl = self.model.family == "sdxl"
             states.append(out.hidden_states[-2] if sdxl else out.last_hidden_state)
@@ -34,7 +36,7 @@ class Painter:
         added = None
         if pooled is not None:
             added = {"text_embeds": pooled, "time_ids": torch.tensor([TIME_IDS]).expand(len(x), 6).float()}
-        return self.model.unet(x, t, states, added_cond_kwargs=added).sample  # type: ignore[no-any-return]
+        return self.model.unet(x, t, states, added_cond_kwargs=added).sample
 
     @torch.no_grad()
     def paint(self, texts: list[str], seed: int = 0, batch: int = 64) -> Tensor:

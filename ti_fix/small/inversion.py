@@ -3,6 +3,7 @@
 Rows of a batch are independent and Adam is elementwise, so running jobs together equals running them alone, at a
 fraction of the cost. This is a measuring instrument for the small models, not the product's trainer.
 """
+
 from __future__ import annotations
 
 import random
@@ -127,8 +128,14 @@ class Inverter:
             history.append({k: p.detach().clone() for k, p in new.items()})
         return history
 
-    def _loss(self, jobs: list[Job], shown: list[tuple[Tensor, list[captions.Described]]], draws: list[random.Random],
-              noise: list[torch.Generator], per_step: int) -> Tensor:
+    def _loss(
+        self,
+        jobs: list[Job],
+        shown: list[tuple[Tensor, list[captions.Described]]],
+        draws: list[random.Random],
+        noise: list[torch.Generator],
+        per_step: int,
+    ) -> Tensor:
         z, t, e, texts, owner = [], [], [], [], []
         for k, (latent, described) in enumerate(shown):
             chosen = [draws[k].randrange(len(described)) for _ in range(per_step)]
@@ -145,14 +152,21 @@ class Inverter:
         return ((out - wanted) ** 2).mean((1, 2, 3)).sum() / per_step
 
     @torch.no_grad()
-    def generate(self, texts: list[str], jobs: list[int], vectors: dict[str, Tensor], per_job: int, seeds: list[int],
-                 ) -> Tensor:
+    def generate(
+        self,
+        texts: list[str],
+        jobs: list[int],
+        vectors: dict[str, Tensor],
+        per_job: int,
+        seeds: list[int],
+    ) -> Tensor:
         """Pictures (n, 3, 128, 128) in -1..1 for captions that may hold MARK."""
         for key, table in self.tables.items():
             table.new = vectors[key]
         parts = [slice(i, i + 64) for i in range(0, len(texts), 64)]
-        return torch.cat([self.painter.paint_conditions(*self.condition(texts[p], jobs[p], per_job), seeds[p])
-                          for p in parts])
+        return torch.cat(
+            [self.painter.paint_conditions(*self.condition(texts[p], jobs[p], per_job), seeds[p]) for p in parts]
+        )
 
 
 def _pictures(job: Job) -> tuple[Tensor, list[captions.Described]]:

@@ -1,4 +1,5 @@
 """The scene judge: a small CNN that reads the words off a picture (shape, colour, texture, background, layout)."""
+
 from __future__ import annotations
 
 from functools import cache
@@ -23,7 +24,8 @@ SLOT = {
 }
 # slot 0 is the only, left or upper object; slot 1 the right or lower one
 HEADS: dict[str, tuple[str, ...]] = {"background": scenes.BACKGROUNDS, "layout": LAYOUTS} | {
-    f"{attribute}{slot}": words for slot in (0, 1) for attribute, words in SLOT.items()}
+    f"{attribute}{slot}": words for slot in (0, 1) for attribute, words in SLOT.items()
+}
 INPUT = 64
 
 

@@ -4,6 +4,7 @@ A latent cell stands for 8 x 8 pixels. Channels: mean lightness, two opponent co
 scaled to about zero mean and unit variance over the training scenes. Nearly linear, hence learned in minutes, and
 colours are exact. ``VAE_SCALE`` are the scaling factors that hosts expect for the two families.
 """
+
 from __future__ import annotations
 
 import torch

@@ -3,6 +3,7 @@
 Pictures are (n, 128, 128, 3) arrays in 0..255. These are the yardstick's errors: hue in degrees, stripe period in
 octaves and angle in degrees, two-tone hues and angle, silhouette as 1 - IoU.
 """
+
 from __future__ import annotations
 
 import math
@@ -20,8 +21,14 @@ TEMPLATE_AREA = 0.3  # share of it that a silhouette fills
 
 def background_of(picture: Floats) -> Floats:
     """Median colour of the two outermost pixel rings, (3,)."""
-    edge = np.concatenate([picture[:2].reshape(-1, 3), picture[-2:].reshape(-1, 3), picture[:, :2].reshape(-1, 3),
-                           picture[:, -2:].reshape(-1, 3)])
+    edge = np.concatenate(
+        [
+            picture[:2].reshape(-1, 3),
+            picture[-2:].reshape(-1, 3),
+            picture[:, :2].reshape(-1, 3),
+            picture[:, -2:].reshape(-1, 3),
+        ]
+    )
     return np.asarray(np.median(edge, 0))
 
 

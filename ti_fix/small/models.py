@@ -1,4 +1,5 @@
 """Load the small diffusion models as ordinary diffusers and transformers modules at their small widths."""
+
 from __future__ import annotations
 
 import math
@@ -59,8 +60,16 @@ def tower_config(encoder: str, copies: int = 1) -> CLIPTextConfig:
     """transformers configuration of a tower, or of its ``copies``-fold expansion."""
     width = 64 * copies
     return CLIPTextConfig(
-        vocab_size=VOCABULARY, hidden_size=width, intermediate_size=4 * width, num_attention_heads=copies,
-        projection_dim=width, bos_token_id=BOS, eos_token_id=EOS, max_position_embeddings=77, **TOWERS[encoder])
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_attention_heads=copies,
+        projection_dim=width,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        max_position_embeddings=77,
+        **TOWERS[encoder],
+    )
 
 
 def load(name: str) -> SmallModel:
@@ -83,23 +92,37 @@ def load(name: str) -> SmallModel:
         module.eval().requires_grad_(False)
     counts = {k: picture_counts(k) for k in keys}
     return SmallModel(
-        name=name, family=family, unet=unet, vae=load_vae(family), text_encoders=encoders,
-        tokenizers={k: tokenizer(k) for k in keys}, scheduler=scheduler(about["prediction"], about["zero_terminal"]),
-        trained_rows={k: counts[k] > 0 for k in keys}, pictures=counts)
+        name=name,
+        family=family,
+        unet=unet,
+        vae=load_vae(family),
+        text_encoders=encoders,
+        tokenizers={k: tokenizer(k) for k in keys},
+        scheduler=scheduler(about["prediction"], about["zero_terminal"]),
+        trained_rows={k: counts[k] > 0 for k in keys},
+        pictures=counts,
+    )
 
 
 def scheduler(prediction: str, zero_terminal: bool) -> dict[str, Any]:
     """Stable Diffusion's noise schedule as diffusers scheduler arguments."""
     config: dict[str, Any] = {
-        "beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "num_train_timesteps": 1000,
-        "prediction_type": prediction}
+        "beta_start": 0.00085,
+        "beta_end": 0.012,
+        "beta_schedule": "scaled_linear",
+        "num_train_timesteps": 1000,
+        "prediction_type": prediction,
+    }
     if zero_terminal:
         return config | {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
     return config | {"steps_offset": 1, "timestep_spacing": "leading"}
 
 
-def _text_encoder(encoder: str, body: dict[str, Tensor], tensors: dict[str, Tensor],
-                  ) -> CLIPTextModel | CLIPTextModelWithProjection:
+def _text_encoder(
+    encoder: str,
+    body: dict[str, Tensor],
+    tensors: dict[str, Tensor],
+) -> CLIPTextModel | CLIPTextModelWithProjection:
     """A tower as the class that diffusers uses for it; ``body`` has CLIPTextModelWithProjection's names."""
     cls = CLIPTextModel if encoder == "clip_l" else CLIPTextModelWithProjection
     model = cls(tower_config(encoder))

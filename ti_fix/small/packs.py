@@ -3,6 +3,7 @@
 Token tables are stored as the rows that captions used; every other row is noise from a seed, rebuilt bit for bit by
 :func:`token_table`. No fit, dictionary or statistic may use the noise rows: see :class:`TokenRows`.
 """
+
 from __future__ import annotations
 
 import json
@@ -59,15 +60,21 @@ def read_pack(name: str, folder: Path = FOLDER) -> tuple[dict[str, Tensor], dict
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Tensors under ``prefix.``, prefix removed, as fp32."""
     start = prefix + "."
-    return {k[len(start):]: v.float() if v.is_floating_point() else v for k, v in tensors.items()
-            if k.startswith(start)}
+    return {
+        k[len(start) :]: v.float() if v.is_floating_point() else v for k, v in tensors.items() if k.startswith(start)
+    }
 
 
 def token_rows(encoder: str) -> TokenRows:
     """Trained rows of ``clip_l`` or ``clip_g``."""
     tensors, about = read_pack(f"rows_{encoder}")
-    return TokenRows(ids=tensors["ids"].long(), rows=tensors["rows"], pictures=tensors["pictures"].long(),
-                     filler_seed=about["filler_seed"], row_length=about["row_length"])
+    return TokenRows(
+        ids=tensors["ids"].long(),
+        rows=tensors["rows"],
+        pictures=tensors["pictures"].long(),
+        filler_seed=about["filler_seed"],
+        row_length=about["row_length"],
+    )
 
 
 def token_table(encoder: str) -> Tensor:

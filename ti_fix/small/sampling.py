@@ -1,4 +1,5 @@
 """A small sampler for experiments on the small models: DPM-Solver++(2M) in x0 form (Lu et al. 2022)."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

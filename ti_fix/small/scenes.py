@@ -5,6 +5,7 @@ A scene is one or two flat objects on a plain background, 128 x 128 pixels. Ever
 (see :mod:`ti_fix.small.captions`), the others can be drawn but not said, which is what makes Textual Inversion
 on them a fair test.
 """
+
 from __future__ import annotations
 
 import colorsys
@@ -34,8 +35,17 @@ SMALL, LARGE = (20.0, 24.0), (37.0, 43.0)  # radii in pixels with a word
 PLACES = {"left": (0.3, 0.5), "right": (0.7, 0.5), "top": (0.5, 0.3), "bottom": (0.5, 0.7)}
 # word pairs that are never rendered together while a model trains: obedience on them is zero-shot
 HELD_OUT_PAIRS = frozenset(
-    {("orange", "star"), ("purple", "heart"), ("green", "ring"), ("red", "cross"), ("blue", "diamond"),
-     ("yellow", "triangle"), ("white", "circle"), ("black", "square")})
+    {
+        ("orange", "star"),
+        ("purple", "heart"),
+        ("green", "ring"),
+        ("red", "cross"),
+        ("blue", "diamond"),
+        ("yellow", "triangle"),
+        ("white", "circle"),
+        ("black", "square"),
+    }
+)
 
 Pixels = NDArray[np.uint8]
 Points = NDArray[np.float64]
@@ -108,8 +118,9 @@ def _heart() -> Points:
 
 def _cross() -> Points:
     t, e = 0.36, 1.1
-    return np.array([(-t, -e), (t, -e), (t, -t), (e, -t), (e, t), (t, t), (t, e), (-t, e), (-t, t), (-e, t),
-                     (-e, -t), (-t, -t)])
+    return np.array(
+        [(-t, -e), (t, -e), (t, -t), (e, -t), (e, t), (t, t), (t, e), (-t, e), (-t, t), (-e, t), (-e, -t), (-t, -t)]
+    )
 
 
 def lobed_radius(lobes: tuple[tuple[int, float, float], ...], angle: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -224,7 +235,7 @@ def clear_of(background: str, paints: list[Paint]) -> bool:
 
 def wild_lobes(rng: random.Random) -> tuple[tuple[int, float, float], ...]:
     """Lobe coefficients of a blob that no word describes."""
-    return tuple((k, abs(rng.gauss(0, 0.42 / k ** 0.75)), rng.uniform(0, 2 * math.pi / k)) for k in (2, 3, 4, 5))
+    return tuple((k, abs(rng.gauss(0, 0.42 / k**0.75)), rng.uniform(0, 2 * math.pi / k)) for k in (2, 3, 4, 5))
 
 
 def plain_lobes(lobes: int, rng: random.Random) -> tuple[tuple[int, float, float], ...]:

@@ -1,4 +1,5 @@
 """Stable Diffusion's noise schedule."""
+
 from __future__ import annotations
 
 import torch

@@ -3,6 +3,7 @@
 The merges are read from ``bpe_simple_vocab_16e6.txt.gz`` (OpenAI CLIP, MIT; shipped inside open_clip_torch, whose
 copy the project carries as ``ti_fix/data/bpe_simple_vocab_16e6.txt.gz``).
 """
+
 from __future__ import annotations
 
 import gzip
@@ -39,5 +40,4 @@ def tokenizer(encoder: str) -> CLIPTokenizer:
     """transformers tokenizer of ``clip_l`` (pads with EOS) or ``clip_g`` (pads with id 0)."""
     merges, vocabulary = merges_and_vocabulary()
     pad = END if PAD[encoder] == EOS else "!"
-    return CLIPTokenizer(vocab=dict(vocabulary), merges=list(merges), model_max_length=77, pad_token=pad,
-                         unk_token=END)
+    return CLIPTokenizer(vocab=dict(vocabulary), merges=list(merges), model_max_length=77, pad_token=pad, unk_token=END)

@@ -1,4 +1,5 @@
 """The stages that train the small models; see :mod:`ti_fix.small.build`."""
+
 from __future__ import annotations
 
 import sys

@@ -1,4 +1,5 @@
 """Resumable training checkpoints: one file, replaced atomically."""
+
 from __future__ import annotations
 
 import signal

@@ -1,4 +1,5 @@
 """Train the small CLIP judge: ``python -m ti_fix.small.training.clip --work DIR`` (resumable)."""
+
 from __future__ import annotations
 
 import argparse
@@ -50,15 +51,17 @@ def pixels(pictures: list[np.ndarray[Any, np.dtype[np.uint8]]]) -> Tensor:
 class Trainer:
     """The CLIP judge in training, with a renewed pool of captioned pictures."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, seconds: float = SECONDS) -> None:
+        self.seconds = seconds
         torch.manual_seed(71)
         self.path, self.rng = work / "clip.ckpt", random.Random(71)
         self.model = SmallClip()
         sample = [draw(self.rng)[1] for _ in range(3000)] + list(captions.FILLERS)
         self.ids = torch.unique(torch.cat([clip_ids(sample).flatten(), clip_ids(["a"]).flatten()]))
-        self.model.token_embedding = UsedRows(self.ids, torch.randn(len(self.ids), 64) * 0.02)  # type: ignore[assignment]
-        self.optimiser = torch.optim.AdamW(self.model.parameters(), 1e-3, weight_decay=0.02, betas=(0.9, 0.98),
-                                           fused=True)
+        self.model.token_embedding = UsedRows(self.ids, torch.randn(len(self.ids), 64) * 0.02)
+        self.optimiser = torch.optim.AdamW(
+            self.model.parameters(), 1e-3, weight_decay=0.02, betas=(0.9, 0.98), fused=True
+        )
         self.spent, self.step = 0.0, 0
         state = load_checkpoint(self.path)
         if state:
@@ -71,8 +74,16 @@ class Trainer:
 
     def save(self) -> None:
         """Write the resumable checkpoint."""
-        save_checkpoint(self.path, {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(),
-                                    "spent": self.spent, "step": self.step, "ids": self.ids})
+        save_checkpoint(
+            self.path,
+            {
+                "model": self.model.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "spent": self.spent,
+                "step": self.step,
+                "ids": self.ids,
+            },
+        )
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         for _ in range(16 if self.pictures else BATCH):
@@ -90,7 +101,7 @@ class Trainer:
 
     def train_step(self) -> float:
         """One contrastive step."""
-        progress = min(self.spent / SECONDS, 1.0)
+        progress = min(self.spent / self.seconds, 1.0)
         rate = 1.2e-3 * min(1.0, (self.step + 1) / 80) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
         self.optimiser.param_groups[0]["lr"] = rate
         images, ids = self._batch()
@@ -108,7 +119,7 @@ class Trainer:
     def run(self) -> None:
         """Train until the CPU budget is spent, then print the zero-shot accuracy."""
         pacer, losses = Pacer(self.spent), []
-        while self.spent < SECONDS:
+        while self.spent < self.seconds:
             losses.append(self.train_step())
             self.spent = pacer.tick()
             if self.step % 50 == 0:
@@ -137,9 +148,10 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="CPU seconds in all")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    Trainer(args.work).run()
+    Trainer(args.work, args.seconds).run()
 
 
 if __name__ == "__main__":

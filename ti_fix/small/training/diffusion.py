@@ -3,6 +3,7 @@
 ``sdxl`` predicts noise (what hosts assume of a plain SDXL checkpoint), ``sd15`` shares its L tower, ``sdxl-v`` is a
 v-prediction fine-tune with zero terminal SNR, ``sdxl-twin`` a fine-tune that knows the held-out concepts by names.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -26,18 +27,34 @@ from ti_fix.small.training.encoders import TextEncoder, finished_tower, token_id
 from ti_fix.small.training.pool import ScenePool, guide_latents
 
 _COMMON: dict[str, Any] = {
-    "sample_size": 16, "in_channels": 4, "out_channels": 4, "layers_per_block": 1, "norm_num_groups": 8}
+    "sample_size": 16,
+    "in_channels": 4,
+    "out_channels": 4,
+    "layers_per_block": 1,
+    "norm_num_groups": 8,
+}
 UNET: dict[str, dict[str, Any]] = {
-    "sdxl": _COMMON | {
-        "block_out_channels": (64, 64, 64), "attention_head_dim": (2, 2, 2), "transformer_layers_per_block": (1, 1, 1),
+    "sdxl": _COMMON
+    | {
+        "block_out_channels": (64, 64, 64),
+        "attention_head_dim": (2, 2, 2),
+        "transformer_layers_per_block": (1, 1, 1),
         "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
         "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-        "use_linear_projection": True, "cross_attention_dim": 128, "addition_embed_type": "text_time",
-        "addition_time_embed_dim": 256, "projection_class_embeddings_input_dim": 1600},
-    "sd15": _COMMON | {
-        "block_out_channels": (64, 64, 64, 64), "attention_head_dim": 2, "cross_attention_dim": 64,
+        "use_linear_projection": True,
+        "cross_attention_dim": 128,
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": 256,
+        "projection_class_embeddings_input_dim": 1600,
+    },
+    "sd15": _COMMON
+    | {
+        "block_out_channels": (64, 64, 64, 64),
+        "attention_head_dim": 2,
+        "cross_attention_dim": 64,
         "down_block_types": (*("CrossAttnDownBlock2D",) * 3, "DownBlock2D"),
-        "up_block_types": ("UpBlock2D", *("CrossAttnUpBlock2D",) * 3)},
+        "up_block_types": ("UpBlock2D", *("CrossAttnUpBlock2D",) * 3),
+    },
 }
 TIME_IDS = (128.0, 128.0, 0.0, 0.0, 128.0, 128.0)
 
@@ -63,8 +80,16 @@ RECIPES = {
     "sdxl": Recipe(family="sdxl", seconds=4500),
     "sdxl-twin": Recipe(family="sdxl", base="sdxl", named=True, train_text=False, seconds=900, rate=5e-4, seed=2),
     "sd15": Recipe(family="sd15", base="sdxl", seconds=2700, seed=3),
-    "sdxl-v": Recipe(family="sdxl", base="sdxl", prediction="v_prediction", zero_terminal=True, train_text=False,
-                     seconds=1500, rate=6e-4, seed=4),
+    "sdxl-v": Recipe(
+        family="sdxl",
+        base="sdxl",
+        prediction="v_prediction",
+        zero_terminal=True,
+        train_text=False,
+        seconds=1500,
+        rate=6e-4,
+        seed=4,
+    ),
 }
 NAMED_SHARE = 0.5  # of the twin's pictures that show a held-out concept
 TWO_OBJECTS = ((0.25, 0.12), (1.0, 0.36))  # share of two-object scenes up to this progress: first things first
@@ -114,14 +139,20 @@ class Model(nn.Module):
             return outs["clip_l"][1], None
         return torch.cat([outs["clip_l"][0], outs["clip_g"][0]], -1), outs["clip_g"][2]
 
-    def predict(self, x: Tensor, t: Tensor, states: Tensor, pooled: Tensor | None, sizes: Tensor | None = None,
-                ) -> Tensor:
+    def predict(
+        self,
+        x: Tensor,
+        t: Tensor,
+        states: Tensor,
+        pooled: Tensor | None,
+        sizes: Tensor | None = None,
+    ) -> Tensor:
         """The network's output for latents x (n, 4, 16, 16) at timesteps t."""
         added = None
         if pooled is not None:
             sizes = torch.tensor([TIME_IDS]).expand(len(x), 6) if sizes is None else sizes
             added = {"text_embeds": pooled, "time_ids": sizes}
-        return self.unet(x, t, states, added_cond_kwargs=added).sample  # type: ignore[no-any-return]
+        return self.unet(x, t, states, added_cond_kwargs=added).sample
 
 
 class Trainer:
@@ -146,8 +177,9 @@ class Trainer:
         text = {id(p) for p in self.model.encoders.parameters()}
         groups = [[p for p in self.trained if (id(p) in text) == flag] for flag in (False, True)]
         self.factors = (1.0, 0.25)
-        self.optimiser = torch.optim.AdamW([{"params": g} for g in groups if g], lr=self.recipe.rate,
-                                           weight_decay=0.0, betas=(0.9, 0.99), fused=True)
+        self.optimiser = torch.optim.AdamW(
+            [{"params": g} for g in groups if g], lr=self.recipe.rate, weight_decay=0.0, betas=(0.9, 0.99), fused=True
+        )
         self.average = [p.detach().clone() for p in self.trained]
         if state:
             self.model.load_state_dict(state["model"])
@@ -174,9 +206,17 @@ class Trainer:
     def save(self) -> None:
         """Write the resumable checkpoint."""
         names = {id(p): n for n, p in self.model.named_parameters()}
-        save_checkpoint(self.path, {
-            "model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(), "average": self.average,
-            "average_names": [names[id(p)] for p in self.trained], "step": self.step, "spent": self.spent})
+        save_checkpoint(
+            self.path,
+            {
+                "model": self.model.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "average": self.average,
+                "average_names": [names[id(p)] for p in self.trained],
+                "step": self.step,
+                "spent": self.spent,
+            },
+        )
 
     def _batch(self) -> tuple[Tensor, list[str]]:
         """Latents and captions; the twin's are half of held-out concepts under their names."""

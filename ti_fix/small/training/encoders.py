@@ -1,4 +1,5 @@
 """The trained towers as frozen-table text encoders for diffusion training."""
+
 from __future__ import annotations
 
 import math
@@ -88,7 +89,7 @@ class TextEncoder(nn.Module):
     @property
     def table(self) -> UsedRows:
         """The token table."""
-        return self.model.get_input_embeddings()  # type: ignore[no-any-return]
+        return self.model.get_input_embeddings()
 
     def last_layer(self) -> list[nn.Parameter]:
         """Weights behind the penultimate states: SDXL does not read them of the L tower."""

@@ -1,4 +1,5 @@
 """Train the scene judge: ``python -m ti_fix.small.training.judge --work DIR``."""
+
 from __future__ import annotations
 
 import argparse
@@ -42,7 +43,7 @@ def redraw(x: Tensor, vae: AutoencoderKL) -> Tensor:
     """Pictures drawn from their own, slightly noisy latents."""
     z = latents.target(x)
     z = z + 0.1 * torch.rand(len(z), 1, 1, 1) * torch.randn_like(z)
-    return vae.decoder(vae.post_quant_conv(z)).clamp(-1, 1)  # type: ignore[no-any-return]
+    return vae.decoder(vae.post_quant_conv(z)).clamp(-1, 1)
 
 
 def examples(count: int, seed: int, vae: AutoencoderKL | None) -> tuple[Tensor, list[Described]]:

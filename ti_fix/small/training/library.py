@@ -1,4 +1,5 @@
 """Pictures and captions of the text towers, and random batches of them."""
+
 from __future__ import annotations
 
 import json
@@ -34,12 +35,16 @@ class Library:
         data = np.load(work / "pictures.npz")
         texts = json.loads((work / "captions.json").read_text())
         self.pictures, self.owner, self.scenes, self.tests = (
-            data["pictures"], data["owner"], data["scenes"], data["tests"])
+            data["pictures"],
+            data["owner"],
+            data["scenes"],
+            data["tests"],
+        )
         self.items, self.test_pairs = texts["items"], [tuple(p) for p in texts["tests"]]
         tok = tokenizer("clip_l")
 
         def tokens(lines: list[str]) -> list[list[int]]:
-            return tok(lines, add_special_tokens=False, truncation=True, max_length=75)["input_ids"]  # type: ignore[no-any-return]
+            return tok(lines, add_special_tokens=False, truncation=True, max_length=75)["input_ids"]
 
         self.item_tokens = [tokens(i["captions"]) for i in self.items]
         self.scene_tokens = [tokens(list(c)) for c in texts["scenes"]]

@@ -1,4 +1,5 @@
 """Write the trained checkpoints as fp16 packs; skips what is not trained yet."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -38,8 +39,14 @@ def pack_model(name: str, work: Path, folder: Path) -> None:
             weights[f"names.{key}"] = encoder.table.extra
             weights["names.ids"] = encoder.table.extra_ids.to(torch.int32)
     about: dict[str, Any] = {
-        "family": recipe.family, "prediction": recipe.prediction, "zero_terminal": recipe.zero_terminal,
-        "unet": UNET[recipe.family], "base": recipe.base, "steps": state["step"], "cpu_seconds": round(state["spent"])}
+        "family": recipe.family,
+        "prediction": recipe.prediction,
+        "zero_terminal": recipe.zero_terminal,
+        "unet": UNET[recipe.family],
+        "base": recipe.base,
+        "steps": state["step"],
+        "cpu_seconds": round(state["spent"]),
+    }
     if recipe.base:
         weights = _without_shared(weights, recipe, work)
     write_pack(name, weights, about, folder)
@@ -57,8 +64,11 @@ def _without_shared(weights: dict[str, Tensor], recipe: Recipe, work: Path) -> d
     shared: dict[str, Tensor] = {f"unet.{k}": v for k, v in model.unet.state_dict().items()} if same else {}
     for key, encoder in model.encoders.items():
         shared |= {f"{key}.{k}": v for k, v in encoder.body().items()}
-    return {k: v for k, v in weights.items()
-            if k not in shared or shared[k].shape != v.shape or not torch.equal(shared[k].half(), v.half())}
+    return {
+        k: v
+        for k, v in weights.items()
+        if k not in shared or shared[k].shape != v.shape or not torch.equal(shared[k].half(), v.half())
+    }
 
 
 def pack_all(work: Path, folder: Path = FOLDER) -> None:
@@ -76,8 +86,9 @@ def pack_all(work: Path, folder: Path = FOLDER) -> None:
     if clip is not None:
         table = "token_embedding.weight"
         tensors = {f"clip.{k}": v for k, v in clip["model"].items() if k != table}
-        write_pack("clip", tensors | {"ids": clip["ids"].to(torch.int32), "rows": clip["model"][table]}, CLIP_CONFIG,
-                   folder)
+        write_pack(
+            "clip", tensors | {"ids": clip["ids"].to(torch.int32), "rows": clip["model"][table]}, CLIP_CONFIG, folder
+        )
     for name in RECIPES:
         pack_model(name, work, folder)
     for path in sorted(folder.glob("*.safetensors")):

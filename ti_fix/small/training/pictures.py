@@ -4,6 +4,7 @@ Sources (unpacked under WORK, see :mod:`ti_fix.small.training.sources`): Twitter
 keywords (MIT), Fluent emoji (MIT), Noto emoji (OFL; a style that no tower trains on) and Open Clip Art (public
 domain; one drawing in ten held out).
 """
+
 from __future__ import annotations
 
 import argparse
@@ -33,11 +34,22 @@ SCENE_CAPTIONS = 5
 TEST_SCENES = 1024
 STOP = frozenset(
     "of the a an and with for in on no to by from or at is it i s t button sign symbol mark mapsym hash clipart clip "
-    "art icon mime types etiquette theme unsorted svg public domain pd".split())
-PREFIXES = {"twitter": ("an emoji of ", "an icon of "), "fluent": ("an icon of ", "an emoji of "), "noto": ("",),
-            "clipart": ("a drawing of ", "clip art of ", "a cartoon of ")}
-QUALITIES = {"blurred": ("blurred", "blurry"), "noisy": ("noisy", "grainy"), "faded": ("faded", "pale", "dull"),
-             "photo": ("photo",), "drawing": ("drawing", "sketch"), "outline": ("outline", "hollow")}
+    "art icon mime types etiquette theme unsorted svg public domain pd".split()
+)
+PREFIXES = {
+    "twitter": ("an emoji of ", "an icon of "),
+    "fluent": ("an icon of ", "an emoji of "),
+    "noto": ("",),
+    "clipart": ("a drawing of ", "clip art of ", "a cartoon of "),
+}
+QUALITIES = {
+    "blurred": ("blurred", "blurry"),
+    "noisy": ("noisy", "grainy"),
+    "faded": ("faded", "pale", "dull"),
+    "photo": ("photo",),
+    "drawing": ("drawing", "sketch"),
+    "outline": ("outline", "hollow"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +86,9 @@ def view(image: Image.Image, rng: random.Random) -> NDArray[np.uint8] | None:
     low = 255 if rng.random() < 0.5 else 0 if rng.random() < 0.4 else 190
     ground = (rng.randint(low, 255), rng.randint(low, 255), rng.randint(low, 255))
     canvas = Image.new("RGB", (64, 64), ground)
-    canvas.paste(image, ((64 - image.width) // 2 + rng.randint(-3, 3), (64 - image.height) // 2 + rng.randint(-3, 3)),
-                 image)
+    canvas.paste(
+        image, ((64 - image.width) // 2 + rng.randint(-3, 3), (64 - image.height) // 2 + rng.randint(-3, 3)), image
+    )
     return np.asarray(canvas.resize((SIDE, SIDE), Image.Resampling.BOX))
 
 
@@ -99,8 +112,13 @@ def _emoji(work: Path) -> Iterator[tuple[Item, Image.Image]]:
                 keywords.append(group)
         name = " ".join(words_of(entry["name"] or entry["short_name"]) or words_of(entry["short_name"]))
 
-        def item(style: str, held_out: bool = False, name: str = name, code: str = code,
-                 keywords: tuple[str, ...] = tuple(keywords)) -> Item:
+        def item(
+            style: str,
+            held_out: bool = False,
+            name: str = name,
+            code: str = code,
+            keywords: tuple[str, ...] = tuple(keywords),
+        ) -> Item:
             return Item(style=style, key=code, name=name, keywords=keywords, held_out=held_out)
 
         path = twitter / "img/twitter/64" / entry["image"]
@@ -137,8 +155,10 @@ def _clipart(work: Path) -> Iterator[tuple[Item, Image.Image]]:
         except (ValueError, RuntimeError, OSError):
             continue
         held = random.Random("held/" + key).random() < 0.1
-        yield Item(style="clipart", key=key, name=" ".join(name) or keywords[0],
-                   keywords=tuple(keywords), held_out=held), image
+        yield (
+            Item(style="clipart", key=key, name=" ".join(name) or keywords[0], keywords=tuple(keywords), held_out=held),
+            image,
+        )
 
 
 def item_caption(item: Item, rng: random.Random) -> str:
@@ -194,16 +214,29 @@ def _scene_data(rng: random.Random) -> tuple[NDArray[np.uint8], list[list[str]]]
         described = captions.draw(rng, two=0.25)
         quality = rng.choice(tuple(QUALITIES)) if rng.random() < 0.3 else None
         pictures.append(spoil(scenes.render(described.scene), quality, rng))
-        texts.append([quality_caption(captions.caption(described, rng, keep=0.85) if i else
-                                      captions.plain_caption(described, rng), quality, rng)
-                      for i in range(SCENE_CAPTIONS)])
+        texts.append(
+            [
+                quality_caption(
+                    captions.caption(described, rng, keep=0.85) if i else captions.plain_caption(described, rng),
+                    quality,
+                    rng,
+                )
+                for i in range(SCENE_CAPTIONS)
+            ]
+        )
     return np.stack(pictures), texts
 
 
 def plain_scene(colour: str, shape: str, rng: random.Random) -> captions.Described:
     """One solid object of a colour and shape on a background that it stands out from."""
-    thing = scenes.Thing(shape=shape, paint=scenes.colour_paint(colour, rng), cx=0, cy=0, radius=rng.uniform(24, 40),
-                         turn=rng.gauss(0, 4))
+    thing = scenes.Thing(
+        shape=shape,
+        paint=scenes.colour_paint(colour, rng),
+        cx=0,
+        cy=0,
+        radius=rng.uniform(24, 40),
+        turn=rng.gauss(0, 4),
+    )
     return captions.compose([thing], [{"colour": colour, "shape": shape}], rng)
 
 
@@ -227,8 +260,13 @@ def build(work: Path) -> None:
     test_rng = random.Random(99)
     pairs = [(test_rng.choice(scenes.COLOURS), test_rng.choice(scenes.SHAPES)) for _ in range(TEST_SCENES)]
     tests = [spoil(scenes.render(plain_scene(c, s, test_rng).scene), None, test_rng) for c, s in pairs]
-    np.savez(work / "pictures.npz", pictures=np.stack(pictures), owner=np.array(owner), scenes=scene_pictures,
-             tests=np.stack(tests))
+    np.savez(
+        work / "pictures.npz",
+        pictures=np.stack(pictures),
+        owner=np.array(owner),
+        scenes=scene_pictures,
+        tests=np.stack(tests),
+    )
     (work / "captions.json").write_text(json.dumps({"items": items, "scenes": scene_texts, "tests": pairs}))
     report("saved", len(pictures), "views,", len(scene_texts), "scenes", f"{time.time() - start:.0f} s")
 

@@ -1,4 +1,5 @@
 """A pool of rendered scenes as latents, shared by all diffusion models; kept in memory and renewed a little."""
+
 from __future__ import annotations
 
 import random

@@ -3,6 +3,7 @@
 Prints the x0 error by time with the right, a shuffled and the empty caption (cheap), then obedience of sampled
 pictures by the scene judge.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -54,8 +55,9 @@ def x0_errors(model: Model, name: str, count: int = 48) -> None:
 
 
 @torch.no_grad()
-def generate(model: Model, name: str, texts: list[str], guidance: float, steps: int, seed: int = 0,
-             batch: int = 64) -> Tensor:
+def generate(
+    model: Model, name: str, texts: list[str], guidance: float, steps: int, seed: int = 0, batch: int = 64
+) -> Tensor:
     """Latents for captions, classifier-free guidance against the zeroed (SDXL) or empty (SD1.5) condition."""
     alphas, parts = alphas_cumprod(RECIPES[name].zero_terminal), []
     for i in range(0, len(texts), batch):
@@ -66,8 +68,14 @@ def generate(model: Model, name: str, texts: list[str], guidance: float, steps: 
         else:
             empty, no_pool = torch.zeros_like(states), torch.zeros_like(pooled)
 
-        def predict(x: Tensor, t: Tensor, states: Tensor = states, pooled: Tensor | None = pooled,
-                    empty: Tensor = empty, no_pool: Tensor | None = no_pool) -> Tensor:
+        def predict(
+            x: Tensor,
+            t: Tensor,
+            states: Tensor = states,
+            pooled: Tensor | None = pooled,
+            empty: Tensor = empty,
+            no_pool: Tensor | None = no_pool,
+        ) -> Tensor:
             both = torch.cat([empty, states])
             pools = None if pooled is None or no_pool is None else torch.cat([no_pool, pooled])
             bare, full = model.predict(torch.cat([x, x]), torch.cat([t, t]), both, pools).chunk(2)

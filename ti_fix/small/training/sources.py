@@ -1,4 +1,5 @@
 """Fetch and unpack the packages that hold the training pictures, through their ordinary clients."""
+
 from __future__ import annotations
 
 import subprocess

@@ -4,6 +4,7 @@
 share captions and pictures but neither weights, seeds nor order, so their token tables are related only through
 what the words mean. Stage 1 trains text and image networks together, stage 2 the text alone on frozen features.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -54,10 +55,32 @@ class TowerKind:
 
 
 KINDS = {
-    "L": TowerKind(activation="quick_gelu", pad=EOS, layers=2, copies=12, real_length=0.37,
-                   image_channels=(32, 64, 96), image_kernel=5, seed=101, rate=1.5e-3, scene_share=0.35, seconds=380),
-    "G": TowerKind(activation="gelu", pad=0, layers=3, copies=20, real_length=0.58, image_channels=(40, 72, 80),
-                   image_kernel=3, seed=202, rate=1.2e-3, scene_share=0.45, seconds=500),
+    "L": TowerKind(
+        activation="quick_gelu",
+        pad=EOS,
+        layers=2,
+        copies=12,
+        real_length=0.37,
+        image_channels=(32, 64, 96),
+        image_kernel=5,
+        seed=101,
+        rate=1.5e-3,
+        scene_share=0.35,
+        seconds=380,
+    ),
+    "G": TowerKind(
+        activation="gelu",
+        pad=0,
+        layers=3,
+        copies=20,
+        real_length=0.58,
+        image_channels=(40, 72, 80),
+        image_kernel=3,
+        seed=202,
+        rate=1.2e-3,
+        scene_share=0.45,
+        seconds=500,
+    ),
 }
 JOINT_SHARE = 0.55  # of the time in stage 1
 TABLE_RATE = 1e-3
@@ -71,24 +94,36 @@ class ImageNet(nn.Module):
         super().__init__()
         a, b, c = channels
         self.stem = nn.Sequential(
-            nn.Conv2d(3, a, kernel, 2, kernel // 2), nn.GroupNorm(8, a), nn.GELU(),
-            nn.Conv2d(a, b, 3, 2, 1), nn.GroupNorm(8, b), nn.GELU())
+            nn.Conv2d(3, a, kernel, 2, kernel // 2),
+            nn.GroupNorm(8, a),
+            nn.GELU(),
+            nn.Conv2d(a, b, 3, 2, 1),
+            nn.GroupNorm(8, b),
+            nn.GELU(),
+        )
         self.residual = nn.Sequential(nn.Conv2d(b, b, 3, 1, 1), nn.GroupNorm(8, b), nn.GELU())
         self.head = nn.Sequential(
-            nn.Conv2d(b, c, 3, 2, 1), nn.GroupNorm(8, c), nn.GELU(), nn.Flatten(), nn.Linear(16 * c, 192), nn.GELU(),
-            nn.Linear(192, WIDTH))
+            nn.Conv2d(b, c, 3, 2, 1),
+            nn.GroupNorm(8, c),
+            nn.GELU(),
+            nn.Flatten(),
+            nn.Linear(16 * c, 192),
+            nn.GELU(),
+            nn.Linear(192, WIDTH),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Pixels in -1..1 -> features."""
         x = self.stem(x)
-        return self.head(x + self.residual(x))  # type: ignore[no-any-return]
+        return self.head(x + self.residual(x))
 
 
 class UsedRows(nn.Module):
     """Token table that holds only the rows that captions use, and trainable ``extra`` rows for invented names."""
 
-    def __init__(self, used: Tensor, rows: Tensor, extra_ids: Tensor | None = None,
-                 extra: Tensor | None = None) -> None:
+    def __init__(
+        self, used: Tensor, rows: Tensor, extra_ids: Tensor | None = None, extra: Tensor | None = None
+    ) -> None:
         super().__init__()
         lookup = torch.zeros(VOCABULARY, dtype=torch.long)
         lookup[used] = torch.arange(len(used))
@@ -109,9 +144,18 @@ class UsedRows(nn.Module):
 def text_config(kind: TowerKind) -> CLIPTextConfig:
     """The tower's architecture: the real encoder's with 64 channels and one head."""
     return CLIPTextConfig(
-        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=4 * WIDTH, num_hidden_layers=kind.layers,
-        num_attention_heads=1, hidden_act=kind.activation, projection_dim=WIDTH, bos_token_id=BOS, eos_token_id=EOS,
-        pad_token_id=kind.pad, max_position_embeddings=77)
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        intermediate_size=4 * WIDTH,
+        num_hidden_layers=kind.layers,
+        num_attention_heads=1,
+        hidden_act=kind.activation,
+        projection_dim=WIDTH,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        pad_token_id=kind.pad,
+        max_position_embeddings=77,
+    )
 
 
 class Trainer:
@@ -137,11 +181,15 @@ class Trainer:
         self.tied_scale = nn.Parameter(torch.tensor(math.log(60.0)))
         tables = [self.table.weight, self.positions]
         self.body = [p for p in self.text.parameters() if all(p is not t for t in tables)]
-        self.optimiser = torch.optim.AdamW([
-            {"params": tables, "lr": TABLE_RATE, "weight_decay": 0.0, "betas": (0.9, 0.99)},
-            {"params": self.body, "lr": kind.rate, "weight_decay": 0.02, "betas": (0.9, 0.98)},
-            {"params": list(self.image.parameters()), "lr": kind.rate, "weight_decay": 0.05, "betas": (0.9, 0.98)},
-            {"params": [self.scale, self.tied_scale], "lr": 2e-3, "weight_decay": 0.0}], fused=True)
+        self.optimiser = torch.optim.AdamW(
+            [
+                {"params": tables, "lr": TABLE_RATE, "weight_decay": 0.0, "betas": (0.9, 0.99)},
+                {"params": self.body, "lr": kind.rate, "weight_decay": 0.02, "betas": (0.9, 0.98)},
+                {"params": list(self.image.parameters()), "lr": kind.rate, "weight_decay": 0.05, "betas": (0.9, 0.98)},
+                {"params": [self.scale, self.tied_scale], "lr": 2e-3, "weight_decay": 0.0},
+            ],
+            fused=True,
+        )
         self.rates = [g["lr"] for g in self.optimiser.param_groups]
         self.step, self.spent = 0, 0.0
         self.features: tuple[Tensor, Tensor] | None = None
@@ -164,15 +212,23 @@ class Trainer:
     def save(self) -> None:
         """Write the resumable checkpoint."""
         state = {k: m.state_dict() for k, m in self._modules().items()}
-        extra = {"scale": self.scale.data, "tied_scale": self.tied_scale.data, "step": self.step, "spent": self.spent,
-                     "used": self.library.used, "picture_count": self.library.picture_count[self.library.used]}
+        extra = {
+            "scale": self.scale.data,
+            "tied_scale": self.tied_scale.data,
+            "step": self.step,
+            "spent": self.spent,
+            "used": self.library.used,
+            "picture_count": self.library.picture_count[self.library.used],
+        }
         save_checkpoint(self.path, state | extra)
 
     def _freeze_images(self) -> tuple[Tensor, Tensor]:
         self.image.eval()
         with torch.no_grad():
-            parts = [torch.cat([F.normalize(self.image(pixels(a[i : i + 256])), dim=-1)
-                                for i in range(0, len(a), 256)]) for a in (self.library.pictures, self.library.scenes)]
+            parts = [
+                torch.cat([F.normalize(self.image(pixels(a[i : i + 256])), dim=-1) for i in range(0, len(a), 256)])
+                for a in (self.library.pictures, self.library.scenes)
+            ]
         return parts[0], parts[1]
 
     def _image_features(self, items: list[int], scene_ids: list[int]) -> Tensor:
@@ -229,8 +285,11 @@ class Trainer:
             self.spent = pacer.tick()
             if self.step % 50 == 0:
                 norm = self.table.weight.norm(dim=1).mean().item()
-                report(self.step, f"stage {1 + (self.features is not None)} loss {np.mean(losses[-50:]):.3f} "
-                      f"row {norm:.4f} cpu {self.spent:.0f} s")
+                report(
+                    self.step,
+                    f"stage {1 + (self.features is not None)} loss {np.mean(losses[-50:]):.3f} "
+                    f"row {norm:.4f} cpu {self.spent:.0f} s",
+                )
             if pacer.due():
                 self.save()
                 pacer.leave_if_asked()

@@ -4,6 +4,7 @@ The encoder regresses to the guide latents of :mod:`ti_fix.small.latents`; the d
 pictures from them. Both halves are independent, so that diffusion models can train on the guide while the decoder
 still learns.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -23,9 +24,16 @@ from ti_fix.small.training import report
 from ti_fix.small.training.checkpoint import Pacer, load_checkpoint, save_checkpoint
 
 CONFIG: dict[str, Any] = {
-    "block_out_channels": (32, 32, 32, 32), "down_block_types": ("DownEncoderBlock2D",) * 4,
-    "up_block_types": ("UpDecoderBlock2D",) * 4, "layers_per_block": 0, "latent_channels": 4, "norm_num_groups": 8,
-    "sample_size": 128, "scaling_factor": 1.0, "force_upcast": False}
+    "block_out_channels": (32, 32, 32, 32),
+    "down_block_types": ("DownEncoderBlock2D",) * 4,
+    "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "layers_per_block": 0,
+    "latent_channels": 4,
+    "norm_num_groups": 8,
+    "sample_size": 128,
+    "scaling_factor": 1.0,
+    "force_upcast": False,
+}
 ENCODER_SECONDS, DECODER_SECONDS = 150.0, 360.0  # CPU
 BATCH = 8
 POOL = 3000  # rendered pictures kept; a few are replaced every step
@@ -52,11 +60,15 @@ class Trainer:
         self.vae = AutoencoderKL(**CONFIG)
         with torch.no_grad():
             self.vae.quant_conv.bias[4:] = -12.0  # little sampling noise
-        half = {"encoder": [self.vae.encoder, self.vae.quant_conv],
-                "decoder": [self.vae.decoder, self.vae.post_quant_conv]}
+        half = {
+            "encoder": [self.vae.encoder, self.vae.quant_conv],
+            "decoder": [self.vae.decoder, self.vae.post_quant_conv],
+        }
         self.parameters = {k: [p for m in v for p in m.parameters()] for k, v in half.items()}
-        self.optimisers = {k: torch.optim.AdamW(p, lr=3e-3, weight_decay=0.0, betas=(0.9, 0.98), fused=True)
-                           for k, p in self.parameters.items()}
+        self.optimisers = {
+            k: torch.optim.AdamW(p, lr=3e-3, weight_decay=0.0, betas=(0.9, 0.98), fused=True)
+            for k, p in self.parameters.items()
+        }
         self.spent = {"encoder": 0.0, "decoder": 0.0}
         self.steps = 0
         state = load_checkpoint(self.path)
