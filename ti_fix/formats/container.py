@@ -15,7 +15,6 @@ from ti_fix.formats import safetensors_file, torch_file
 from ti_fix.formats.source import Source
 from ti_fix.formats.stored import Container
 
-_HEAD = 4096
 _BINARY = {
     b"\x1f\x8b": "a gzip archive",
     b"Rar!": "a RAR archive",
@@ -44,7 +43,7 @@ def open_container(source: Source, name: str) -> Container:
     """
     if source.size == 0:
         raise UnreadableFile("empty", "the file is empty (0 bytes); download it again.")
-    head = source.read(0, min(_HEAD, source.size))
+    head = source.head
     if safetensors_file.looks_like(head):  # before pickle: a header of 640 bytes begins as a pickle does
         return safetensors_file.read(source)
     if torch_file.is_zip(head):

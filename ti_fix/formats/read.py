@@ -154,7 +154,7 @@ def _open(path: Path) -> Source:
 
 
 def _container(source: Source, path: Path) -> Container | None:
-    head = source.read(0, min(64, source.size))
+    head = source.head
     ending = _ending(path.name)
     if ending in UNFINISHED_ENDINGS:
         raise UnreadableFile("unfinished", "it is an unfinished download; let the browser finish or download it again.")

@@ -6,6 +6,7 @@ here hands them a path.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -21,6 +22,10 @@ READ_WHOLE = 4 * 2**20
 """Files up to this many bytes are read in one go; of larger ones only the parts that are asked for."""
 
 
+HEAD = 4096
+"""Bytes by which a file is told what it is."""
+
+
 class Source:
     """Random access to the bytes of one file.
 
@@ -29,13 +34,14 @@ class Source:
 
     Attributes:
         size: length in bytes.
+        head: the first bytes, at most `HEAD`.
 
     Raises:
         OSError: the file cannot be opened.
         UnreadableFile: it is no file but a device or a pipe.
     """
 
-    __slots__ = ("_data", "_path", "size")
+    __slots__ = ("_data", "_path", "head", "size")
 
     def __init__(self, where: Path | bytes | bytearray) -> None:
         self._path = where if isinstance(where, Path) else None
@@ -44,6 +50,7 @@ class Source:
             self.size, self._data = _read_small(where)
         else:
             self.size, self._data = len(where), where
+        self.head = self.read(0, min(HEAD, self.size))
 
     def read(self, start: int, length: int) -> bytes:
         """`length` bytes from `start`.
@@ -101,15 +108,19 @@ class Source:
 
 def _read_small(path: Path) -> tuple[int, bytearray | None]:
     """Size of a file, and the whole of a small one in a buffer that tensors can share."""
-    with open(path, "rb", buffering=0, opener=_without_waiting) as stream:
-        about = os.fstat(stream.fileno())
+    handle = _without_waiting(os.fspath(path), os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
+            if stat.S_ISDIR(about.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
             raise UnreadableFile("unreadable", "it is a device or a pipe, not a file; remove it or name a file.")
         if about.st_size > READ_WHOLE:
             return about.st_size, None
-        data = bytearray(about.st_size)
-        size = stream.readinto(data) if data else 0
-        return size, data if size == len(data) else data[:size]
+        data = bytearray(os.read(handle, about.st_size)) if about.st_size else bytearray()
+        return len(data), data
+    finally:
+        os.close(handle)
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -60,7 +60,7 @@ class StoredTensor:
         """
         if self.numel * 4 > MAX_TENSOR_BYTES:
             raise UnreadableFile("too-large", f"it holds a tensor of {list(self.shape)} numbers; {OTHER_KIND}")
-        return self.load().detach().to(dtype=torch.float32).contiguous()
+        return self.load().to(dtype=torch.float32).contiguous()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
