@@ -98,7 +98,14 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for data, checkpoints and logs")
     parser.add_argument("--only", nargs="*", choices=tuple(STAGES), help="run only these stages")
     parser.add_argument("--pack", action="store_true", help="only write the packs from the checkpoints there are")
+    parser.add_argument(
+        "--from-packs", action="store_true", help="begin with what is packed, if DIR has nothing better"
+    )
     args = parser.parse_args()
+    if args.from_packs:
+        from ti_fix.small.training.unpack import unpack
+
+        unpack(args.work)
     if not args.pack:
         build(args.work, args.only)
     from ti_fix.small.training.pack import pack_all

@@ -183,8 +183,11 @@ class Trainer:
         self.average = [p.detach().clone() for p in self.trained]
         if state:
             self.model.load_state_dict(state["model"])
-            self.optimiser.load_state_dict(state["optimiser"])
-            self.average, self.step, self.spent = state["average"], state["step"], state["spent"]
+            self.step, self.spent = state["step"], state["spent"]
+            self.average = [p.detach().clone() for p in self.trained]
+            if "optimiser" in state:  # not when it comes from a pack
+                self.optimiser.load_state_dict(state["optimiser"])
+                self.average = state["average"]
             torch.manual_seed(self.recipe.seed * 1000 + self.step)
             self.rng.seed(self.recipe.seed * 1000 + self.step)
         self.pool = ScenePool(24000, self.recipe.seed * 100_000 + self.step)

@@ -50,6 +50,9 @@ def finished_tower(encoder: str, work: Path) -> Tower:
     wanted = KINDS[name].row_length
     table = next(k for k in state["text"] if "token_embedding" in k)
     rows, pictures, used = state["text"][table], state["picture_count"], state["used"]
+    if state.get("final"):
+        body = {k: v for k, v in state["text"].items() if k != table}
+        return Tower(used=used, rows=rows, pictures=pictures, body=body)
     factor = wanted / rows[word_rows(used, pictures)].norm(dim=1).mean().item()
     written = ("position_embedding", "out_proj", "fc2")
     body = {k: v * factor if any(w in k for w in written) else v for k, v in state["text"].items() if k != table}
