@@ -56,6 +56,19 @@ def close(figure: Figure, flags: argparse.Namespace) -> None:
         print(json.dumps(asdict(figure)))
 
 
+def run_benchmark(main: Callable[[], object]) -> None:
+    """Run a benchmark; exit with 3 where a small model that it needs has not been trained yet."""
+    try:
+        main()
+    except FileNotFoundError as missing:
+        if "packs" not in str(missing):
+            raise
+        print(
+            f"not measured: the small model {Path(str(missing).rpartition(':')[2].strip()).stem!r} is not trained yet"
+        )
+        sys.exit(3)
+
+
 def machine() -> str:
     """Processor, cores and versions, for the docs."""
     return f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"

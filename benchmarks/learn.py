@@ -21,7 +21,7 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
-from harness import Figure, arguments, close
+from harness import Figure, arguments, close, run_benchmark
 from ti_fix.embedding import Embedding
 from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel, parts_of_small
 from ti_fix.protocols import ImageRequest
@@ -214,4 +214,4 @@ def _flags() -> tuple[argparse.Namespace, Plan]:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

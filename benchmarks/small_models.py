@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harness import Figure, arguments, close
+from harness import Figure, arguments, close, run_benchmark
 from ti_fix.small import captions, load, scenes
 from ti_fix.small.clip import similarity
 from ti_fix.small.concepts import KINDS, concepts
@@ -206,4 +206,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness import Figure, arguments, close
+from harness import Figure, arguments, close, run_benchmark
 from ti_fix.small import captions, load
 from ti_fix.small.concepts import KINDS, Concept, concepts
 from ti_fix.small.inversion import MARK, Inverter, Job
@@ -170,4 +170,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

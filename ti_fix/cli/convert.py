@@ -12,6 +12,7 @@ from ti_fix import tokenizer
 from ti_fix.align.checkpoint import read_checkpoint
 from ti_fix.cli.inspect import existing, print_json, show
 from ti_fix.convert import Conversion, ConvertConfig, Converter, Row, to_sd15
+from ti_fix.convert.converter import L_ONLY
 from ti_fix.embedding import FAMILIES, SD15, SDXL, Embedding, Family, Vocabulary
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.formats.write import file_name, to_bytes, write_bytes
@@ -35,7 +36,8 @@ def register(commands: Any) -> None:
     parser.add_argument("--to", choices=("sdxl", "sd15"), required=True, help="the kind of model to convert for")
     parser.add_argument("--model", metavar="M", help="the SDXL checkpoint or diffusers folder to convert for (to sdxl)")
     for field, about in options(ConvertConfig):
-        parser.add_argument(f"--{field.name}", choices=about.choices, default=field.default, help=about.help)
+        choices = [c for c in about.choices or () if c != L_ONLY]  # a way to load a file, not to write one
+        parser.add_argument(f"--{field.name}", choices=choices, default=field.default, help=about.help)
     parser.add_argument("--out", required=True, metavar="F", help="folder to write to; the originals stay as they are")
     parser.add_argument("--overwrite", action="store_true", help="replace files of the same name in F")
     parser.add_argument("--json", action="store_true", help="print a JSON list, one object per embedding")

@@ -32,8 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     clean = root / "clean"
     written = sum(len(write_clean(each, clean, split_long=True, extract_bundled=True)) for each in judged)
     again = scan([clean])
-    show(f"{written} clean files written; read again: {summary(again)}")
-    show(f"The files are in {root}")
+    show(f"{written} clean files written, parts and extracted ones too; read again: {summary(again)}")
+    show(f"The broken files are in {root / 'embeddings'}, the clean ones in {clean}.")
     return 0
 
 
@@ -57,7 +57,7 @@ def _said(each: Judged) -> str:
     return worst[0].removeprefix(f"{each.parsed.paths[0].name}: ") if worst else ""
 
 
-def _table(rows: list[tuple[str, str, str, str]], width: int = 78) -> None:
+def _table(rows: list[tuple[str, str, str, str]], width: int = 110) -> None:
     sides = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         head = "  ".join(cell.ljust(side) for cell, side in zip(row, sides, strict=False))

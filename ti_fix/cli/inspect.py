@@ -94,6 +94,8 @@ def print_table(judged: Sequence[Judged]) -> None:
         for finding in each.result.findings:
             show(f"        {finding.severity}: {finding.message}")
     show(summary(judged))
+    if any(each.result.verdict == "convert" for each in judged):
+        show("Convert: the extension does it while the WebUI loads; for files of their own see ti-fix convert --help.")
 
 
 def _vectors(each: Judged) -> dict[str, Any]:

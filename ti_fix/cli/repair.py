@@ -8,6 +8,7 @@ from typing import Any
 
 from ti_fix.cli.inspect import add_input, existing, print_json, print_table, show
 from ti_fix.embedding import FAMILIES
+from ti_fix.errors import WrongUse
 from ti_fix.formats.export import FORMS
 from ti_fix.repair import scan, write_clean
 
@@ -41,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Repair, write and report."""
     judged = scan(existing(arguments.paths), family=FAMILIES[arguments.family])
     out = Path(arguments.out)
+    if any(Path(p).is_dir() and out.resolve() == Path(p).resolve() for p in arguments.paths):
+        raise WrongUse("--out is the folder that is read; name another, so that the originals stay by themselves.")
     taken: set[str] = set()
     written = [
         write_clean(
@@ -59,5 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({**each.as_dict(), "written": [str(p) for p in paths]} for each, paths in reports)
         return 0
     print_table(judged)
+    for each, paths in zip(judged, written, strict=True):
+        for path in paths:
+            if path.stem != each.trigger:
+                show(f"{each.trigger} is now called {path.stem}")
     show(f"{sum(map(len, written))} files written to {out}.")
     return 0

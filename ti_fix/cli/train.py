@@ -60,7 +60,9 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--precision", choices=("float32", "float16", "bfloat16"), default="float32", help="of the model"
     )
-    parser.add_argument("--device", default="cpu", help="where the model runs, cpu or cuda (default: cpu)")
+    parser.add_argument(
+        "--device", default="auto", help="where the model runs: auto (a GPU if there is one), cpu, cuda"
+    )
     parser.add_argument("--json-events", action="store_true", help="one JSON object for each event, on standard output")
     parser.add_argument("--tensorboard", metavar="FOLDER", help="also write curves for TensorBoard there")
     parser.add_argument("--tune", action="store_true", help="first find rate and start by short runs, then train")
@@ -138,13 +140,27 @@ def _tuned(config: TrainConfig, model: Any, data: Any) -> TrainConfig:
     return config
 
 
+def _device(asked: str) -> str:
+    """The device to run on.
+
+    Raises:
+        WrongUse: CUDA is asked for and there is none.
+    """
+    import torch
+
+    has_cuda = torch.cuda.is_available()
+    if asked.startswith("cuda") and not has_cuda:
+        raise WrongUse("there is no CUDA device that PyTorch can use here; leave --device out to train on the CPU.")
+    return ("cuda" if has_cuda else "cpu") if asked == "auto" else asked
+
+
 def _host(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
     """The standalone host with the model, and how its embeddings go from files and into them."""
     import torch
 
     from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel, load_checkpoint, load_folder, parts_of_small
 
-    where: dict[str, Any] = {"device": arguments.device, "dtype": getattr(torch, arguments.precision)}
+    where: dict[str, Any] = {"device": _device(arguments.device), "dtype": getattr(torch, arguments.precision)}
     path = Path(arguments.model)
     if arguments.model.startswith("small:"):
         from ti_fix.small import load

@@ -202,7 +202,16 @@ def _sentence(rows: tuple[Row, ...]) -> str:
     how = ", ".join(f"{count} {names[method]}" for method, count in counts.items())
     expected = [r.confidence for r in rows]
     mean, low = (sum(getattr(c, f) for c in expected) / len(expected) for f in ("expected", "low"))
-    quality = "as good as exact" if mean > 0.98 else "good" if mean > 0.7 else "fair" if mean > 0.4 else "poor"
+    mean, low = mean + 0.0, low + 0.0
+    quality = (
+        "as good as exact"
+        if mean > 0.98
+        else "good"
+        if mean > 0.7
+        else "fair"
+        if mean > 0.4
+        else "poor, better not used"
+    )
     return (
         f"Converted {len(rows)} vectors: {how}. Expected likeness {mean:.2f} ({quality}; four of five at "
         f"{low:.2f} or better)."

@@ -49,7 +49,7 @@ class TablePair:
             left, right = vocabulary.tables[source], vocabulary.tables[target]
         except KeyError:
             has = " and ".join(vocabulary.tables)
-            raise TiFixError(f"the loaded model has {has}, not {source} and {target}; load an SDXL model.") from None
+            raise TiFixError(f"the model has {has}, not {source} and {target}; load an SDXL model.") from None
         rows = min(left.shape[0], right.shape[0], VOCABULARY_SIZE)
         usable = torch.ones(rows, dtype=torch.bool)
         if vocabulary.trained is not None:

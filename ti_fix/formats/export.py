@@ -66,7 +66,7 @@ def export(embedding: Embedding, folder: Path | str, form: str, *, overwrite: bo
     paths = {Path(folder) / name: data for name, data in files.items()}
     taken = [path for path in paths if os.path.lexists(path)]
     if taken and not overwrite:
-        raise TiFixError(f"{taken[0]} exists already; choose another folder, or allow overwriting.")
+        raise TiFixError(f"{taken[0]} exists already; choose another folder, or allow overwriting (--overwrite).")
     return [write_bytes(path, data, overwrite=overwrite) for path, data in paths.items()]
 
 

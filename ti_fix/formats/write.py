@@ -164,7 +164,7 @@ def write_bytes(path: Path, data: bytes | Iterable[bytes], *, overwrite: bool = 
             with contextlib.suppress(FileNotFoundError):
                 temporary.unlink()
     except FileExistsError:
-        raise TiFixError(f"{path} exists already; choose another name, or allow overwriting.") from None
+        raise TiFixError(f"{path} exists already; choose another name, or allow overwriting (--overwrite).") from None
     except OSError as error:
         raise TiFixError(f"{path} cannot be written: {_reason(error)}") from error
     except ValueError:
