@@ -12,6 +12,8 @@ from torch import Tensor
 
 from ti_fix.embedding import CLIP_G, CLIP_L, FAMILIES, SD15, SDXL, Embedding, Family, Vocabulary
 from ti_fix.repair import repair, split
+from ti_fix.repair.defects import DEFECTS, Specimen, Target, is_sound
+from ti_fix.repair.fit import FITTING
 
 
 def vectors(rows: int, width: int, seed: int = 0, length: float = 0.4) -> Tensor:
@@ -184,6 +186,21 @@ def test_repair_is_idempotent(left: int, right: int, name: str) -> None:
     twice = repair(once.after)
     assert twice.after is once.after
     assert twice.applied == ()
+
+
+@given(
+    st.sampled_from(sorted(FAMILIES)),
+    st.lists(st.integers(0, 80), min_size=2, max_size=2),
+    st.sampled_from([0.0, 1e-30, 0.4, 1.4, 3.0, 70000.0, math.nan, math.inf, 1e30]),
+    st.booleans(),
+)
+def test_what_is_taken_for_sound_has_no_defect(wanted: str, rows: list[int], value: float, everywhere: bool) -> None:
+    left, right = vectors(rows[0], 768), vectors(rows[1], 1280)
+    if rows[0]:
+        left[-1, slice(None) if everywhere else 3] = value
+    specimen = Specimen(embedding(left, right), Target(family=FAMILIES[wanted]))
+    if is_sound(specimen):
+        assert not [f for defect in (*FITTING, *DEFECTS) for f in defect.find(specimen)]
 
 
 def test_idempotent_for_sd15_under_sdxl_with_an_ordinary_name() -> None:

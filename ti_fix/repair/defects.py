@@ -17,6 +17,9 @@ from ti_fix.embedding import ENCODERS, MAX_VECTORS, Embedding, Family, Finding, 
 
 FP16_MAX = 65504.0
 
+LONG = 4
+"""Multiple of the length of everyday words from which a note says so."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -46,6 +49,25 @@ class Specimen:
     def lengths(self) -> dict[str, list[float]]:
         """Encoder key -> Euclidean length of each row; not finite where a row is not, or is beyond float32."""
         return {key: norms(block) for key, block in self.embedding.vectors.items()}
+
+
+def is_sound(specimen: Specimen) -> bool:
+    """Whether no defect can be found, told by shapes and lengths alone; nearly every file of a folder is.
+
+    False only means that each defect has to look for itself.
+    """
+    vectors, target = specimen.embedding.vectors, specimen.target
+    if target.vocabulary is not None or vectors.keys() != target.family.keys:
+        return False
+    rows = {block.shape[0] for block in vectors.values()}
+    if len(rows) != 1 or not 0 < max(rows) <= MAX_VECTORS:
+        return False
+    for key, lengths in specimen.lengths.items():
+        typical = ENCODERS[key].typical_norm
+        limit = FP16_MAX if typical is None else LONG * typical
+        if not all(0 < length < limit for length in lengths):  # not a number is neither
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +192,7 @@ def _find_length(specimen: Specimen) -> Iterable[Finding]:
         if typical is None or not lengths:
             continue
         mean = sum(lengths) / len(lengths)
-        if 4 * typical < mean < math.inf:
+        if LONG * typical < mean < math.inf:
             yield Finding(
                 code="length",
                 severity="note",
