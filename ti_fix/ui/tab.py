@@ -18,10 +18,10 @@ SOURCE = "/ti_fix/v1/source"
 """Route that hands out the source as it runs here: the AGPL (section 13) wants it offered to who uses it by network."""
 
 
-def build(host: PageHost) -> list[tuple[Any, str, str]]:
-    """See `ti_fix.ui.build`."""
+def build(host: PageHost, **look: Any) -> list[tuple[Any, str, str]]:
+    """See `ti_fix.ui.build`; `look` (theme, css) is for pages that no WebUI surrounds."""
     desk = desk_of(host)
-    with gr.Blocks(analytics_enabled=False) as blocks, gr.Column(elem_id="ti_fix_root"):
+    with gr.Blocks(analytics_enabled=False, **look) as blocks, gr.Column(elem_id="ti_fix_root"):
         with gr.Tabs(elem_id="ti_fix_tabs"):
             for name, page in pages():
                 with gr.Tab(TEXTS[name], elem_id=f"ti_fix_{name}", id=name):
