@@ -81,6 +81,11 @@
         }
     });
 
+    document.addEventListener("change", (event) => {  // a text that is edited in place
+        const edited = event.target instanceof Element && event.target.closest("#ti_fix_root [data-ti-fix-edit]");
+        if (edited) send(pageOf(edited), edited.dataset.tiFixEdit + ":" + edited.value);
+    });
+
     /** What was drawn anew gets its scroll position back, and a pressed button the keyboard's place. */
     function keepPlace(page) {
         let top = 0;
