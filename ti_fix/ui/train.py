@@ -42,6 +42,7 @@ class _Controls:
     resume: Any
     save: Any
     live: Any
+    strip: Any
     history: Any
     fields: list[Any]
     channel: Channel
@@ -53,7 +54,7 @@ class _Controls:
     def pieces(self) -> list[Any]:
         """In the order of `_drawn`."""
         buttons = [self.start, self.check, self.stop, self.pause, self.resume, self.save]
-        return [self.status, self.album, self.live, self.history, *buttons]
+        return [self.status, self.album, self.live, self.strip, self.history, *buttons]
 
     @property
     def folders(self) -> Any:
@@ -110,6 +111,7 @@ def _draw_run(made: dict[str, Any]) -> None:
         made["resume"] = gr.Button(TEXTS["resume"], variant="primary", size="sm", visible=False, elem_id=_id("resume"))
         made["save"] = gr.Button(TEXTS["save"], size="sm", visible=False, elem_id=_id("save"))
     made["live"] = compat.html(_id("live"), empty(TEXTS["idle"], TEXTS["idle_do"]))
+    made["strip"] = compat.html(_id("strip"))
 
 
 def _join(desk: Desk, c: _Controls) -> None:
@@ -168,7 +170,8 @@ def _asked(form: tuple[Any, ...]) -> Request:
 def _drawn(new: Shown) -> list[Any]:
     """A `Shown` as values for `_Controls.pieces`."""
     keep = compat.update()
-    pieces = [keep if v is None else compat.update(value=v) for v in (new.status, new.album, new.live, new.history)]
+    texts = (new.status, new.album, new.live, new.strip, new.history)
+    pieces = [keep if text is None else compat.update(value=text) for text in texts]
     buttons = new.buttons
     if buttons is None:
         return [*pieces, *[keep] * 6]

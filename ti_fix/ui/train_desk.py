@@ -97,7 +97,7 @@ class TrainDesk:
         if self.job.state.active:
             raise WrongUse("A training runs; wait for it or stop it, then check again.")
         check(config)
-        found = Live(config=config)
+        found = Live(config=config, look=True)
         self.checking.start("Checking", lambda _: self._look(found), run=self.host.training_host().run)
         self.found = found
 

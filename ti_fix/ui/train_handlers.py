@@ -74,7 +74,7 @@ class Shown:
     """What changes on the page.
 
     Attributes:
-        status, album, live, history: HTML.
+        status, album, live, strip, history: HTML.
         buttons: which there are.
         fill: name, what, style and values for the form.
     """
@@ -82,6 +82,7 @@ class Shown:
     status: str | None = None
     album: str | None = None
     live: str | None = None
+    strip: str | None = None
     history: str | None = None
     buttons: Buttons | None = None
     fill: Request | None = None
@@ -278,10 +279,12 @@ def _run(desk: Desk, name: str) -> Run:
 def everything(desk: Desk, told: str | None = None) -> Shown:
     """All that the page draws, from what is known."""
     training = desk.training
+    record = training.found if training.checking.state.active else training.live or training.found
     return Shown(
         status=told,
         album=_album(desk, ""),
-        live=_live(training.found if training.checking.state.active else training.live or training.found),
+        live=_live(record),
+        strip=train_view.strip(record.previews) if record else "",
         history=train_view.history(training.runs()),
         buttons=_buttons(desk),
     )
@@ -290,13 +293,14 @@ def everything(desk: Desk, told: str | None = None) -> Shown:
 def _watched(desk: Desk, window: Window, job: Job) -> Iterator[Shown]:
     """A job's progress until it ends, or another handler of this window draws."""
     window.turn += 1
-    turn, drawn = window.turn, ""
+    turn, drawn = window.turn, ("", "")
     record = desk.training.found if job is desk.training.checking else desk.training.live
     for state, status in progress.watched(job, WATCH):
         if window.turn != turn:
             return
-        new = _live(record)
-        yield Shown(status=status, live=new if new != drawn else None, buttons=_buttons(desk))
+        new = _live(record), train_view.strip(record.previews) if record else ""
+        live, strip = (now if now != before else None for now, before in zip(new, drawn, strict=True))
+        yield Shown(status=status, live=live, strip=strip, buttons=_buttons(desk))
         drawn = new
         if not state.active:
             yield Shown(history=train_view.history(desk.training.runs()), buttons=_buttons(desk))

@@ -35,6 +35,7 @@ class Live:
 
     Attributes:
         config: its settings.
+        look: whether this is a look before a run, and no run.
         step: updates so far.
         losses: (step, smoothed training loss).
         fixed: (step, fixed loss).
@@ -49,6 +50,7 @@ class Live:
     """
 
     config: TrainConfig
+    look: bool = False
     step: int = 0
     losses: list[tuple[int, float]] = field(default_factory=list)
     fixed: list[tuple[int, float]] = field(default_factory=list)

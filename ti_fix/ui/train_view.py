@@ -30,14 +30,10 @@ SHOWN_RUNS = 20
 
 
 def live(run: Live) -> str:
-    """Everything of a run that goes on or has ended, the validation loss in front."""
-    parts = [
-        _result(run),
-        _curve(run.fixed, run.losses, run.best_step),
-        _lengths(run),
-        _words(run),
-        _strip(run.previews),
-    ]
+    """What a run tells in numbers, the validation loss in front; of a look before one only what it found."""
+    if run.look:
+        return f'<div class="run">{findings(run.findings, unfolded=True)}</div>'
+    parts = [_result(run), _curve(run.fixed, run.losses, run.best_step), _lengths(run), _words(run)]
     return f'<div class="run">{findings(run.findings)}{"".join(parts)}</div>'
 
 
@@ -150,7 +146,8 @@ def _section(key: str, content: str) -> str:
     return f'<section><h4>{shown(TEXTS[key])}</h4>{content}<p class="hint">{hint}</p></section>'
 
 
-def _strip(previews: Sequence[tuple[int, str]]) -> str:
+def strip(previews: Sequence[tuple[int, str]]) -> str:
+    """The previews, the newest first."""
     if not previews:
         return ""
     pictures = "".join(
@@ -161,8 +158,8 @@ def _strip(previews: Sequence[tuple[int, str]]) -> str:
     return f'<section><h4>{shown(TEXTS["previews"])}</h4><div class="strip" tabindex="0">{pictures}</div></section>'
 
 
-def findings(events: Sequence[FindingEvent]) -> str:
-    """What was noticed, the worst first, each with the buttons that put it right."""
+def findings(events: Sequence[FindingEvent], *, unfolded: bool = False) -> str:
+    """What was noticed, the worst first, each with the buttons that put it right; notes alone are folded."""
     if not events:
         return ""
     ranks = {"error": 0, "warning": 1, "note": 2}
@@ -171,9 +168,9 @@ def findings(events: Sequence[FindingEvent]) -> str:
         f'<li class="{event.finding.severity}">{shown(event.finding.message)}{_remedies(event)}</li>'
         for event in ordered
     )
-    notes = all(event.finding.severity == "note" for event in events)
+    unfolded = unfolded or any(event.finding.severity != "note" for event in events)
     return (
-        f'<details class="noticed"{"" if notes else " open"}><summary><span>{shown(TEXTS["noticed"])}</span>'
+        f'<details class="noticed"{" open" if unfolded else ""}><summary><span>{shown(TEXTS["noticed"])}</span>'
         f" <b>{len(events)}</b></summary><ul>{items}</ul></details>"
     )
 

@@ -23,9 +23,9 @@ SECTIONS = MappingProxyType(
 PAGE = MappingProxyType(
     {
         "name": "Name",
-        "name_hint": "the word that you will write in prompts",
+        "name_hint": "the word for your prompts",
         "what": "What is it?",
-        "what_hint": "a word or two: cat, clay figure, ink drawing",
+        "what_hint": "cat, clay figure, ink drawing …",
         "kind": "It is",
         "add_pictures": "Pictures",
         "new_pictures": "Start a new set of pictures",
@@ -42,7 +42,7 @@ PAGE = MappingProxyType(
         "no_pictures": "No pictures yet",
         "no_pictures_do": "Drop 3 to 30 pictures above. Captions are optional; write them under the pictures.",
         "caption_of": "Caption of",
-        "caption_empty": "no caption: a sentence is made from the name",
+        "caption_empty": "Caption (optional)",
         "remove": "Remove",
         "idle": "Nothing runs",
         "idle_do": "Give it a name, add pictures and press Train. What happens is shown here, also after a reload.",
@@ -70,8 +70,6 @@ PAGE = MappingProxyType(
         "again": "Use these settings",
         "go_on": "Resume",
         "use_step": "Use step",
-        "kept_steps": "Kept steps",
-        "settings": "Settings",
         "vectors": "Vectors",
         "rate": "Rate",
     }
