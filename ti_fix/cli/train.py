@@ -14,7 +14,6 @@ from typing import Any, get_args, get_type_hints
 
 from ti_fix.cli.standalone import add_model_arguments, open_host, widths_of
 from ti_fix.cli.training_log import Log
-from ti_fix.errors import WrongUse
 from ti_fix.options import options
 from ti_fix.train import (
     CheckpointEvent,
