@@ -193,7 +193,7 @@ def _ending(live: Live) -> str:
     if done is None:
         return "Nothing was trained."
     if live.paused:
-        return f"Paused at step {done.step:,}. The WebUI is free; press Resume to go on."
+        return f"Paused at step {done.step:,}. The model is free for pictures; press Resume to go on."
     how = {"finished": "Finished", "stopped": "Stopped", "plateau": "Finished, as it got no better,"}[done.reason]
     return (
         f"{how} after {done.step:,} steps; the vectors are those of step {done.best_step:,}. "

@@ -72,19 +72,17 @@ def _curve(fixed: Points, losses: Points, best_step: int) -> str:
 
 
 def curve(fixed: Points, losses: Points = (), best_step: int = -1) -> str:
-    """The drawing of a curve; it takes its colours from the theme."""
-    values = [value for _, value in (*fixed, *(losses if not fixed else ())) if math.isfinite(value)]
-    if not values:
+    """The drawing of a curve, its colours those of the theme; the training loss behind it has a scale of its own."""
+    low, high = _range(fixed or losses)
+    if low == high:
         return ""
-    low, high = min(values), max(values)
-    room = (high - low) * 0.12 or abs(high) * 0.1 or 1.0
-    low, high = low - room, high + room
     last = max([step for step, _ in (*fixed, *losses)] or [1]) or 1
 
     def at(step: int, value: float) -> tuple[float, float]:
-        share = min(1.0, max(0.0, (value - low) / (high - low)))  # the noisy loss may leave the frame
-        return LEFT + (WIDTH - LEFT - RIGHT) * step / last, HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
+        return _place(step / last, (value - low) / (high - low))
 
+    own_low, own_high = _range(losses)
+    faint = [_place(step / last, (value - own_low) / ((own_high - own_low) or 1)) for step, value in losses]
     grid = "".join(
         f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{value:.3f}</text>'
@@ -101,9 +99,22 @@ def curve(fixed: Points, losses: Points = (), best_step: int = -1) -> str:
     label = f"{TEXTS['fixed_loss']}, {TEXTS['steps']} 0 – {last:,}"
     return (
         f'<svg class="curve" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{shown(label)}">{grid}{axis}'
-        f"{_line('loss', (at(*p) for p in losses))}{_line('fixed', (at(*p) for p in fixed))}"
-        f"{dots}{mark}</svg>"
+        f"{_line('loss', faint)}{_line('fixed', (at(*p) for p in fixed))}{dots}{mark}</svg>"
     )
+
+
+def _range(points: Points) -> tuple[float, float]:
+    """The smallest and the largest value with some room; equal where there is none."""
+    values = [value for _, value in points if math.isfinite(value)]
+    if not values:
+        return 0.0, 0.0
+    room = (max(values) - min(values)) * 0.12 or abs(max(values)) * 0.1 or 1.0
+    return min(values) - room, max(values) + room
+
+
+def _place(along: float, up: float) -> tuple[float, float]:
+    """Shares of the drawing's width and height as its pixels."""
+    return LEFT + (WIDTH - LEFT - RIGHT) * along, HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * up
 
 
 def _line(kind: str, points: Iterable[tuple[float, float]]) -> str:

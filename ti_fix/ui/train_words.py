@@ -47,7 +47,7 @@ PAGE = MappingProxyType(
         "idle": "Nothing runs",
         "idle_do": "Give it a name, add pictures and press Train. What happens is shown here, also after a reload.",
         "fixed_loss": "Validation loss",
-        "training_loss": "Training loss",
+        "training_loss": "Training loss, on its own scale",
         "steps": "Steps",
         "lower": "Lower is better; the same pictures and noise every time, so that points can be compared.",
         "too_early": "The first point comes after the first steps.",
