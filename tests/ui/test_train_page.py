@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from torch.nn.functional import pad
 
 from tests.train.making import TRIGGER, image, model
 from tests.ui.folders import StandIn
@@ -40,7 +41,15 @@ def host(tmp_path):
     host = StandIn(tmp_path / "embeddings")
     (tmp_path / "embeddings").mkdir()
     host.trainer = StandaloneHost(model())
+    host.publish = widened
     return host
+
+
+def widened(embedding):
+    """The tiny model's vectors at the widths of files."""
+    widths = {"clip_l": 768, "clip_g": 1280}
+    blocks = {key: pad(block, (0, widths[key] - block.shape[1])) for key, block in embedding.vectors.items()}
+    return replace(embedding, vectors=blocks)
 
 
 @pytest.fixture
