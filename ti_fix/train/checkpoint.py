@@ -55,11 +55,11 @@ class Files:
         return write_bytes(self.state, data, overwrite=True)
 
     def write_step(self, embedding: Embedding, step: int) -> Path:
-        """Write the embedding of a step and remove the oldest beyond those to keep."""
+        """Write the embedding of a step and remove the oldest beyond those to keep; this one stays."""
         path = write(embedding, self._made(self.at_step(step)), overwrite=True)
         pattern = re.compile(re.escape(self._stem) + r"-(\d+)\.safetensors")
         found = [(int(m[1]), p) for p in self.folder.iterdir() if (m := pattern.fullmatch(p.name))]
-        for _, old in sorted(found)[: -self._keep or None]:
+        for _, old in sorted(found)[: -max(1, self._keep)]:
             with contextlib.suppress(OSError):
                 old.unlink()
         return path

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,8 +184,17 @@ def entered(visit: Visit, *, webui: bool = False) -> None:
     visit.page.wait_for_timeout(1500)
 
 
-def run(url: str, pictures: Path, shots: Path, *, webui: bool = False) -> dict[str, Any]:
-    """The whole visit."""
+WAYS: dict[str, Callable[[Visit, Path], None]] = {
+    "files": lambda visit, _: files(visit),
+    "train": train,
+    "keyboard": lambda visit, _: keyboard(visit),
+    "themes": lambda visit, _: themes(visit),
+}
+"""What a visit is made of; each leaves the page as the next one wants it."""
+
+
+def run(url: str, pictures: Path, shots: Path, *, webui: bool = False, ways: Sequence[str] = ()) -> dict[str, Any]:
+    """A visit; the whole one unless only some ways are named."""
     from playwright.sync_api import sync_playwright
 
     shots.mkdir(parents=True, exist_ok=True)
@@ -199,17 +208,16 @@ def run(url: str, pictures: Path, shots: Path, *, webui: bool = False) -> dict[s
         visit = Visit(page, shots)
         page.goto(url, wait_until="domcontentloaded", timeout=PATIENCE)
         entered(visit, webui=webui)
-        ways: list[Callable[[Visit], None]] = [files, lambda visit: train(visit, pictures), keyboard, themes]
-        for way in ways:
-            _tried(way, visit)
+        for name in ways or WAYS:
+            _tried(name, visit, pictures)
         browser.close()
     return {"did": visit.did, "faults": list(dict.fromkeys(visit.faults))}
 
 
-def _tried(way: Callable[[Visit], None], visit: Visit) -> None:
+def _tried(name: str, visit: Visit, pictures: Path) -> None:
     """What stops one way is a fault; the other pages are still worth a look."""
     try:
-        way(visit)
+        WAYS[name](visit, pictures)
     except Exception as error:  # noqa: BLE001 - whatever the browser raises
         visit.fault(f"{type(error).__name__}: {str(error).splitlines()[0]}")
         visit.page.screenshot(path=str(visit.shots / f"failed-{len(visit.did)}.png"), full_page=True)
@@ -222,8 +230,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--pictures", type=Path, required=True, help="a folder with a few pictures to train on")
     parser.add_argument("--shots", type=Path, required=True, help="where screenshots go")
     parser.add_argument("--webui", action="store_true", help="the pages are a tab of a running WebUI")
-    arguments = parser.parse_args(argv)
-    result = run(arguments.url, arguments.pictures, arguments.shots, webui=arguments.webui)
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=[], help="only these")
+    given = parser.parse_args(argv)
+    result = run(given.url, given.pictures, given.shots, webui=given.webui, ways=given.ways)
     sys.stdout.write(json.dumps(result) + "\n")
     return int(bool(result["faults"]))
 
