@@ -96,6 +96,20 @@
         keepPlace(page);
     }
 
+    /** Pages that only need to know that they came into sight. */
+    for (const name of ["convert"]) {
+        const looking = window.setInterval(() => {
+            const page = root().querySelector(`#ti_fix_${name}_page`);
+            if (!page) return;
+            window.clearInterval(looking);
+            new IntersectionObserver((changes) => {
+                const opened = root().querySelector(`#ti_fix_${name}_opened`);
+                const button = opened && (opened.tagName === "BUTTON" ? opened : opened.querySelector("button"));
+                if (button && changes.some((change) => change.isIntersecting)) button.click();
+            }).observe(page);
+        }, 300);
+    }
+
     const waiting = window.setInterval(() => {
         const page = find("page");
         if (!page) return;

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tests.convert.test_ladder import pair
-from ti_fix.convert import ConvertConfig, Converter, to_sd15
+from ti_fix.convert import MATCH, ConvertConfig, Converter, FastHalf, to_sd15
+from ti_fix.convert.down import drift
 from ti_fix.convert.ladder import METHODS
 from ti_fix.embedding import Embedding, Vocabulary
 from ti_fix.errors import WrongUse
@@ -87,15 +88,17 @@ def test_up_and_down_again_is_the_same(converter: Converter) -> None:
 def test_the_cache_gives_the_same_conversion_and_a_damaged_one_is_made_anew(tmp_path: Path) -> None:
     rows = sd15(torch.randn(2, 768, generator=torch.Generator().manual_seed(1)) * 0.0134)
     first = Converter(vocabulary(), cache=tmp_path).to_sdxl(rows)
-    (kept,) = tmp_path.iterdir()
+    kept = sorted(tmp_path.iterdir())
+    assert [path.name.partition("-")[0] for path in kept] == ["map", "worth"]
     again = Converter(vocabulary(), cache=tmp_path).to_sdxl(rows)
     assert torch.equal(first.embedding.vectors["clip_g"], again.embedding.vectors["clip_g"])
     assert first.rows == again.rows
-    kept.write_bytes(b"nonsense")
+    for path in kept:
+        path.write_bytes(b"nonsense")
     assert Converter(vocabulary(), cache=tmp_path).to_sdxl(rows).rows == first.rows
 
 
-@pytest.mark.parametrize("method", [*METHODS, "l_only"])
+@pytest.mark.parametrize("method", [*METHODS, MATCH, "l_only"])
 def test_every_method_is_offered(method: str) -> None:
     validate(ConvertConfig(method=method))
 
@@ -103,3 +106,94 @@ def test_every_method_is_offered(method: str) -> None:
 def test_a_method_that_is_not_offered_is_named() -> None:
     with pytest.raises(WrongUse, match="magic"):
         validate(ConvertConfig(method="magic"))
+
+
+def test_a_t5_part_is_dropped_and_named(converter: Converter) -> None:
+    flux = Embedding(name="x", vectors={"clip_l": pair().source[:2], "t5": torch.ones(2, 4096)})
+    found = converter.to_sdxl(flux)
+    assert list(found.embedding.vectors) == ["clip_l", "clip_g"]
+    assert [finding.code for finding in found.findings] == ["dropped-t5"]
+
+
+def test_matching_without_the_model_is_refused(converter: Converter) -> None:
+    with pytest.raises(WrongUse, match="whole model"):
+        converter.to_sdxl(sd15(pair().source[:1] + 0.1), ConvertConfig(method=MATCH))
+
+
+def test_drift_is_told_in_lengths_of_a_word() -> None:
+    table = pair().source
+    assert drift(table, table.clone()).code == "same-vocabulary"
+    found = drift(table, table * 1.5)
+    assert (found.code, "50%" in found.message) == ("drifted-vocabulary", True)
+    with pytest.raises(WrongUse, match="wide"):
+        drift(table, pair().target)
+
+
+def test_down_tells_the_drift_where_both_tables_are_known() -> None:
+    whole = Embedding(name="x", vectors={"clip_l": torch.ones(1, 768), "clip_g": torch.ones(1, 1280)})
+    assert not to_sd15(whole).findings
+    assert [f.code for f in to_sd15(whole, pair().source, pair().source * 2).findings] == ["drifted-vocabulary"]
+
+
+# at load
+
+
+def halves(cache: Path | None) -> FastHalf:
+    return FastHalf(cache, lambda embedding, _: embedding.with_vectors({"otherwise": torch.ones(1, 1)}))
+
+
+def test_at_load_words_are_words_and_the_rest_goes_by_the_map(converter: Converter, tmp_path: Path) -> None:
+    rows = torch.stack([pair().source[4] * 3, pair().source[9] + 0.01 * torch.randn(768)])
+    before = sd15(rows)
+    found = halves(tmp_path)(before, vocabulary())
+    assert found.vectors["clip_l"] is rows
+    torch.testing.assert_close(found.vectors["clip_g"][0], pair().target[4] * 3)
+    expected = converter.to_sdxl(before, ConvertConfig(method="linear")).embedding.vectors["clip_g"]
+    torch.testing.assert_close(found.vectors["clip_g"][1], expected[1], rtol=1e-3, atol=1e-3)
+
+
+def test_at_load_a_map_is_learned_once_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "ti_fix")
+    rows = sd15(pair().source[:1] + 0.02)
+    for half in (first := halves(tmp_path), first, halves(tmp_path)):
+        half(rows, vocabulary())
+    assert [record.message.partition(" ")[0] for record in caplog.records] == ["Learning"]
+
+
+def test_at_load_other_weights_in_the_same_tables_are_noticed(tmp_path: Path) -> None:
+    words, half = vocabulary(), halves(tmp_path)
+    tables = {key: table.clone() for key, table in words.tables.items()}
+    mine = Vocabulary(tables=tables, tokenize=words.tokenize)
+    rows = sd15(pair().source[3:4].clone())
+    half(rows, mine)
+    tables["clip_g"].mul_(2)
+    torch.testing.assert_close(half(rows, mine).vectors["clip_g"], pair().target[3:4] * 2)
+
+
+def test_at_load_half_precision_and_broken_rows_do_no_harm() -> None:
+    words = vocabulary()
+    halved = Vocabulary(tables={k: t.half() for k, t in words.tables.items()}, tokenize=words.tokenize)
+    rows = torch.stack([pair().source[4], torch.full((768,), float("nan"))])
+    found = halves(None)(sd15(rows), halved).vectors["clip_g"]
+    assert found.dtype == torch.float32 and bool(torch.isfinite(found).all())
+    torch.testing.assert_close(found[0], pair().target[4], rtol=1e-2, atol=1e-3)
+    assert not found[1].any()
+
+
+@pytest.mark.parametrize("keys", [("clip_g",), ("clip_l", "clip_g"), ("clip_h",)])
+def test_at_load_what_is_no_sd15_embedding_goes_the_other_way(keys: tuple[str, ...]) -> None:
+    other = Embedding(name="x", vectors={key: torch.ones(1, 4) for key in keys})
+    assert list(halves(None)(other, vocabulary()).vectors) == ["otherwise"]
+
+
+def test_a_cache_folder_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    found = halves(tmp_path / "file" / "cache")(sd15(pair().source[:1]), vocabulary())
+    torch.testing.assert_close(found.vectors["clip_g"], pair().target[:1])
+
+
+def test_at_load_tables_without_words_go_the_other_way(caplog: pytest.LogCaptureFixture) -> None:
+    nothing = Vocabulary(tables={"clip_l": torch.zeros(4, 768), "clip_g": torch.zeros(4, 1280)}, tokenize=lambda _: [0])
+    found = halves(None)(sd15(torch.ones(1, 768)), nothing)
+    assert "otherwise" in found.vectors
+    assert "nearest words" in caplog.text

@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = settings(arguments)
     data = gather(config)
     group = join()
-    host, fit, publish = _host(arguments)
+    host, fit, publish = standalone_host(arguments)
     if arguments.check:
         config = replace(config, steps=1)
     elif arguments.tune:
@@ -154,7 +154,7 @@ def _device(asked: str) -> str:
     return ("cuda" if has_cuda else "cpu") if asked == "auto" else asked
 
 
-def _host(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
+def standalone_host(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
     """The standalone host with the model, and how its embeddings go from files and into them."""
     import torch
 

@@ -5,11 +5,8 @@ Each returns, or yields while a job runs, a `Shown`: what is to be drawn anew. A
 
 from __future__ import annotations
 
-import functools
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ParamSpec
 
 from ti_fix.errors import TiFixError
 from ti_fix.formats.export import FORMS
@@ -19,17 +16,12 @@ from ti_fix.ui import markup
 from ti_fix.ui.desk import SHOWN_PROBLEMS, Desk, Outcome
 from ti_fix.ui.files_details import details, head
 from ti_fix.ui.files_table import CHOICES, View, chips, clamped, filtered, found, table
+from ti_fix.ui.guard import guarded, guarded_steps
 from ti_fix.ui.library import Entry
 from ti_fix.ui.words import TEXTS
 
-P = ParamSpec("P")
-
 WATCH = 0.4
 """Seconds between two looks at a running job."""
-
-FAULT = (
-    "This did not work because of a fault in ti_fix. The console of the WebUI shows where; please report those lines."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,36 +68,12 @@ class Shown:
     files: tuple[str, ...] | None = None
 
 
-def safe(handler: Callable[P, Shown]) -> Callable[P, Shown]:
-    """Errors become a sentence on the page; faults of ours are logged with their trace."""
-
-    @functools.wraps(handler)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> Shown:
-        try:
-            return handler(*args, **kwargs)
-        except TiFixError as error:
-            return Shown(status=markup.message(str(error), "bad"))
-        except Exception:
-            logging.getLogger("ti_fix").exception("the page failed")
-            return Shown(status=markup.message(FAULT, "bad"))
-
-    return guarded
+def _failed(text: str) -> Shown:
+    return Shown(status=markup.message(text, "bad"))
 
 
-def safe_steps(handler: Callable[P, Iterator[Shown]]) -> Callable[P, Iterator[Shown]]:
-    """The same for a handler that yields."""
-
-    @functools.wraps(handler)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> Iterator[Shown]:
-        try:
-            yield from handler(*args, **kwargs)
-        except TiFixError as error:
-            yield Shown(status=markup.message(str(error), "bad"))
-        except Exception:
-            logging.getLogger("ti_fix").exception("the page failed")
-            yield Shown(status=markup.message(FAULT, "bad"))
-
-    return guarded
+safe = guarded(_failed)
+safe_steps = guarded_steps(_failed)
 
 
 @safe_steps

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from ti_fix.embedding import Family
+from ti_fix.embedding import Family, Vocabulary
 
 T = TypeVar("T")
 
@@ -23,6 +23,9 @@ class PageHost(Protocol):
 
     def family(self) -> Family | None:
         """The kind of model that is loaded, None before the first."""
+
+    def vocabulary(self) -> Vocabulary | None:
+        """The token tables of the model that is loaded, None while there is none."""
 
     def refresh_embeddings(self) -> None:
         """Make new and changed files usable in the next prompt."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ti_fix.ui.convert_words import CONVERT
+
 VERDICTS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "load": ("Ready", "Loads and works as it is."),
@@ -96,4 +98,4 @@ REASON_SEVERITY = ("error", "warning", "note")
 def all_words() -> frozenset[str]:
     """Every text that a translation needs."""
     verdicts = (text for pair in VERDICTS.values() for text in pair)
-    return frozenset({*verdicts, ALL, LAST_PICTURE, *TABLE.values(), *TEXTS.values()})
+    return frozenset({*verdicts, ALL, LAST_PICTURE, *TABLE.values(), *TEXTS.values(), *CONVERT.values()})
