@@ -2,7 +2,8 @@
 
 Each word is converted by the map as it would be had the word not been there, as it is and blurred by growing noise
 (trained vectors lie off the words, and noise has no meaning that could carry over), and compared with the truth; and
-blurred once more with the word there, as a vector may have moved away from a word that is known. A regression makes one score of the evidence; the expected cosine as a function of the score is then the isotonic
+blurred once more with the word there, as a vector may have moved away from a word that is known. A
+regression makes one score of the evidence; the expected cosine as a function of the score is then the isotonic
 regression (Barlow et al. 1972) of outcomes that the regression has not seen, and the interval is where four fifths of
 them fell.
 """
@@ -22,6 +23,9 @@ from ti_fix.convert.tables import TablePair, parted
 
 ASKED = 4000
 """Words at most that calibrate."""
+
+FEWEST = 1000
+"""Trials at least: words of a small dictionary are asked again, with other noise."""
 
 MOST_NOISE = 3.0
 """Length of the strongest noise, in lengths of a word."""
@@ -103,6 +107,7 @@ def calibrate(pair: TablePair, left_out: LeftOut, *, asked: int = ASKED, seed: i
     """
     worth = left_out.worth(pair)
     words, _ = parted(len(pair.ids), min(asked, len(pair.ids)), seed)
+    words = words.repeat(max(1, FEWEST // len(words)))
     evidence, outcomes = _tried(words, pair, left_out, worth, seed)
     scale = torch.stack([evidence.mean(0), evidence.std(0).clamp(min=1e-6)])
     terms = _terms(evidence, scale)

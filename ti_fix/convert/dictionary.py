@@ -24,6 +24,9 @@ T = TypeVar("T")
 SHORT_WIDTH = 64
 """Numbers in the short form of a word."""
 
+ROUNDS = 8
+"""Of the subspace iteration; the axes need not be exact, they only shorten the search."""
+
 KEPT = 16
 """Files in the cache folder at most; the oldest go."""
 
@@ -88,10 +91,19 @@ def _learn(vocabulary: Vocabulary, source: str, target: str, key: str) -> Learne
     pair = TablePair.of(vocabulary, source, target)
     moments = Moments.of(pair)
     mapping = fit(pair, moments=moments)
-    _, axes = torch.linalg.eigh(moments.covariance)
-    axes = axes[:, -SHORT_WIDTH:].float()
+    axes = _main_axes(moments.covariance)
     short = torch.cat([pair.meanings(rows.cpu()) @ axes for rows, _ in pair.blocks()])
     return Learned(key=key, facts=pair.facts, index=Index(axes=axes, short=short), mapping=mapping)
+
+
+def _main_axes(covariance: Tensor) -> Tensor:
+    """Orthonormal axes along which words differ most, by subspace iteration; (width, `SHORT_WIDTH` at most)."""
+    width = len(covariance)
+    random = torch.Generator().manual_seed(0)
+    axes = torch.randn(width, min(SHORT_WIDTH, width), generator=random, dtype=torch.float64)
+    for _ in range(ROUNDS):
+        axes, _ = torch.linalg.qr(covariance @ axes)
+    return axes.float()
 
 
 def _kept(path: Path | None, unpack: Callable[[dict[str, Tensor]], T]) -> T | None:

@@ -163,7 +163,7 @@ class OutputMatcher:
 
 def plain_words(ids: Tensor, count: int) -> list[str]:
     """Words of one token each, common ones, spread over the vocabulary."""
-    listed = [tokenizer.decode([i]).strip() for i in ids[ids < LONGEST_ID].tolist()]
-    words = [word for word in listed if len(word) > 2 and word.isascii() and word.isalpha()]
-    words = [word for word in words if len(tokenizer.encode(word)) == 1]
+    listed = ((i, tokenizer.decode([i]).strip()) for i in ids[ids < LONGEST_ID].tolist())
+    plain = ((i, word) for i, word in listed if len(word) > 2 and word.isascii() and word.isalpha())
+    words = [word for i, word in plain if tokenizer.encode(word) == [i]]
     return words[:: max(1, len(words) // count)][:count]

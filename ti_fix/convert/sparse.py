@@ -6,7 +6,7 @@ same merge there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -81,7 +81,15 @@ def decompose(
             if now > EXACT * 0.1 and not hopeless:
                 still.append(i)
         active = still
-    return found
+    return [_without_idle(each, pair.source_norms, length) for each, length in zip(found, lengths, strict=True)]
+
+
+def _without_idle(found: Combination, norms: Tensor, length: Tensor) -> Combination:
+    """Without words that were tried on the way to an exact sum and take no part in it."""
+    if not found.exact:
+        return found
+    used = found.weights.abs() * norms[found.words] > EXACT * length
+    return replace(found, words=found.words[used], weights=found.weights[used])
 
 
 def _next_words(left: Tensor, chosen: list[Tensor], source: Tensor, norms: Tensor) -> Tensor:

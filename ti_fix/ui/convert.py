@@ -8,9 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from ti_fix.convert import ConvertConfig
 from ti_fix.convert.ladder import METHODS
-from ti_fix.options import options
 from ti_fix.ui import compat, convert_handlers
 from ti_fix.ui.convert_desk import ConvertDesk, convert_desk_of
 from ti_fix.ui.convert_handlers import Drawn
@@ -27,7 +25,6 @@ def _id(name: str) -> str:
 def build(desk: Desk) -> None:
     """Draw the page into the Gradio block that is open."""
     room = convert_desk_of(desk)
-    help_text = next(about.help for field, about in options(ConvertConfig) if field.name == "method")
     with gr.Column(elem_id=_id("page")):
         compat.html(_id("about"), f"<p>{shown(CONVERT['about'])}</p>")
         with gr.Row(elem_id=_id("bar")):
@@ -36,7 +33,11 @@ def build(desk: Desk) -> None:
             refresh = gr.Button(CONVERT["refresh"], size="sm", elem_id=_id("refresh"))
         with gr.Row(elem_id=_id("actions")):
             method = gr.Dropdown(
-                label=CONVERT["method"], choices=list(METHODS), value=METHODS[0], info=help_text, elem_id=_id("method")
+                label=CONVERT["method"],
+                choices=list(METHODS),
+                value=METHODS[0],
+                info=CONVERT["method_hint"],
+                elem_id=_id("method"),
             )
             look = gr.Button(CONVERT["look"], elem_id=_id("look"))
             write = gr.Button(CONVERT["write"], variant="primary", elem_id=_id("write"))

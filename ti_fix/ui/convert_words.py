@@ -16,6 +16,9 @@ CONVERT: Mapping[str, str] = MappingProxyType(
         "files": "Embeddings to convert",
         "everything": "All in the list",
         "method": "Method",
+        "method_hint": (
+            "auto takes the first that holds for each vector: a word, a sum of words, the map between the encoders."
+        ),
         "look": "Look first",
         "write": "Convert and write",
         "stop": "Stop",
