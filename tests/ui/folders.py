@@ -20,6 +20,7 @@ class StandIn:
         self.model = SDXL
         self.words = None
         self.refreshed = 0
+        self.trainer = None
 
     def family(self):
         return self.model
@@ -38,6 +39,14 @@ class StandIn:
 
     def interrupted(self):
         return False
+
+    def training_host(self):
+        return self.trainer
+
+    def fit(self, embedding):
+        return embedding
+
+    publish = fit
 
     def exposed(self):
         return self.is_exposed

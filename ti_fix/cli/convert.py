@@ -15,7 +15,7 @@ from torch import Tensor
 from ti_fix import tokenizer
 from ti_fix.align.checkpoint import read_checkpoint
 from ti_fix.cli.inspect import existing, print_json, show
-from ti_fix.cli.train import standalone_host
+from ti_fix.cli.standalone import open_host
 from ti_fix.convert import KEPT, L_ONLY, MATCH, Conversion, ConvertConfig, Converter, Target, convert
 from ti_fix.embedding import CLIP_L, FAMILIES, SD15, SDXL, Embedding, Family, Vocabulary, family_name
 from ti_fix.errors import TiFixError, WrongUse
@@ -111,7 +111,7 @@ def _tables(model: str) -> dict[str, Tensor]:
 def _loaded(model: str, arguments: argparse.Namespace) -> Any:
     """The whole model, for what its encoders say."""
     asked = argparse.Namespace(model=model, device=arguments.device, precision=arguments.precision)
-    return standalone_host(asked)[0].model()
+    return open_host(asked).model()
 
 
 def _cache() -> Path:

@@ -8,14 +8,16 @@ from typing import Any
 
 import gradio as gr
 
+from ti_fix.convert import MATCH
 from ti_fix.convert.ladder import METHODS
 from ti_fix.ui import compat, convert_handlers
 from ti_fix.ui.convert_desk import ConvertDesk, convert_desk_of
 from ti_fix.ui.convert_handlers import Drawn
 from ti_fix.ui.convert_table import results
-from ti_fix.ui.convert_words import CONVERT
+from ti_fix.ui.convert_words import TEXTS
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.markup import shown
+from ti_fix.ui.progress import draw_channel, draw_row
 
 
 def _id(name: str) -> str:
@@ -26,32 +28,31 @@ def build(desk: Desk) -> None:
     """Draw the page into the Gradio block that is open."""
     room = convert_desk_of(desk)
     with gr.Column(elem_id=_id("page")):
-        compat.html(_id("about"), f"<p>{shown(CONVERT['about'])}</p>")
+        compat.html(_id("about"), f"<p>{shown(TEXTS['about'])}</p>")
         with gr.Row(elem_id=_id("bar")):
-            files = gr.Dropdown(label=CONVERT["files"], choices=[], multiselect=True, elem_id=_id("files"))
-            everything = gr.Checkbox(label=CONVERT["everything"], value=False, elem_id=_id("everything"))
-            refresh = gr.Button(CONVERT["refresh"], size="sm", elem_id=_id("refresh"))
+            files = gr.Dropdown(label=TEXTS["files"], choices=[], multiselect=True, elem_id=_id("files"))
+            everything = gr.Checkbox(label=TEXTS["everything"], value=False, elem_id=_id("everything"))
+            refresh = gr.Button(TEXTS["refresh"], size="sm", elem_id=_id("refresh"))
         with gr.Row(elem_id=_id("actions")):
             method = gr.Dropdown(
-                label=CONVERT["method"],
-                choices=list(METHODS),
+                label=TEXTS["method"],
+                choices=[*METHODS, MATCH],
                 value=METHODS[0],
-                info=CONVERT["method_hint"],
+                info=TEXTS["method_hint"],
                 elem_id=_id("method"),
             )
-            look = gr.Button(CONVERT["look"], elem_id=_id("look"))
-            write = gr.Button(CONVERT["write"], variant="primary", elem_id=_id("write"))
-            stop = gr.Button(CONVERT["stop"], variant="stop", visible=False, elem_id=_id("stop"))
-        status = compat.html(_id("status"))
+            look = gr.Button(TEXTS["look"], elem_id=_id("look"))
+            write = gr.Button(TEXTS["write"], variant="primary", elem_id=_id("write"))
+        with gr.Row(elem_classes=["ti_fix_state"]):
+            row = draw_row("convert", TEXTS["stop"])
         cards = compat.html(_id("cards"), results(()))
-        with gr.Row(elem_id=_id("channel")):  # out of sight; javascript/ti_fix.js presses it
-            came = gr.Button("opened", elem_id=_id("opened"))
-    outputs = [files, status, cards, look, write, stop]
-    for button in (came, refresh):
+        channel = draw_channel("convert")
+    outputs = [files, row.status, cards, look, write, row.stop]
+    for button in (channel.opened, refresh):
         compat.on(button.click, partial(_opened, room), [], outputs, queue=True)
     for button, writes in ((look, False), (write, True)):
         compat.on(button.click, partial(_convert, room, writes), [files, everything, method], outputs, queue=True)
-    compat.on(stop.click, partial(_stop, room), [], outputs)
+    compat.on(row.stop.click, partial(_stop, room), [], outputs)
 
 
 def _opened(room: ConvertDesk) -> Iterator[list[Any]]:

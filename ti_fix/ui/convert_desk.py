@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ti_fix.convert import Conversion, ConvertConfig, Converter, Target, convert
+from ti_fix.convert import MATCH, Conversion, ConvertConfig, Converter, Target, convert
 from ti_fix.embedding import CLIP_G, CLIP_L, SD15, SDXL, Embedding, Family, Vocabulary
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.formats.write import file_name, to_bytes, write_bytes
 from ti_fix.jobs import Job, Progress
 from ti_fix.repair import Judged
 from ti_fix.repair.clean import provenance
-from ti_fix.train.monitor import nearest_words
-from ti_fix.ui.desk import Desk, Outcome
+from ti_fix.train.monitor import nearest_words, order_probe
+from ti_fix.ui.desk import Desk
 from ti_fix.ui.library import Entry
+from ti_fix.ui.progress import Outcome
 
 CACHE = Path(__file__).resolve().parents[2] / "cache"
 """What was learned of checkpoints, beside the extension's code; the load hook uses the same folder."""
@@ -72,7 +73,7 @@ class ConvertDesk:
     ) -> Iterator[Progress | Converted | Outcome]:
         """Convert several; with `write` into files beside the originals, which the host then reads."""
         yield Progress(done=0, total=len(entries), note="Reading the words of the loaded model.")
-        target, vocabulary = self._target()
+        target, vocabulary = self._target(config)
         done: list[Converted] = []
         for number, entry in enumerate(entries):
             yield Progress(done=number, total=len(entries), note=entry.where[0])
@@ -86,15 +87,15 @@ class ConvertDesk:
             self.desk.host.refresh_embeddings()
         yield _outcome(done, len(entries), write=write)
 
-    def _target(self) -> tuple[Target, Vocabulary | None]:
+    def _target(self, config: ConvertConfig) -> tuple[Target, Vocabulary | None]:
         family, vocabulary = self.family, self.desk.host.vocabulary()
         if family is SD15:
             return Target(family=SD15), vocabulary
         if vocabulary is None or not {CLIP_L.key, CLIP_G.key} <= vocabulary.tables.keys():
-            raise WrongUse(
-                "No SDXL model is loaded. Choose one at the top of the WebUI and make a picture, then retry."
-            )
-        return Target(family=SDXL, converter=Converter(vocabulary, CACHE)), vocabulary
+            raise WrongUse("No SDXL model is loaded. Choose one at the top of the WebUI, make a picture, then try again.")
+        model = self.desk.host.training_host().model() if config.method == MATCH else None
+        converter = Converter(vocabulary, CACHE, model=model, probe=order_probe)
+        return Target(family=SDXL, converter=converter), vocabulary
 
     def _one(
         self,
@@ -109,12 +110,13 @@ class ConvertDesk:
         try:
             judged = self.desk.library.load(entry)
             before = _before(judged)
-            *_, last = convert(before, target, config, stop.is_set)
+            *_, last = convert(self.desk.host.fit(before), target, config, stop.is_set)
             assert isinstance(last, Conversion)
+            last = replace(last, embedding=self.desk.host.publish(last.embedding))
             path = self._write(last.embedding, target.family) if write else None
         except TiFixError as error:
             return Converted(name=entry.trigger, problem=str(error))
-        words = _words(last.embedding, vocabulary)
+        words = _words(self.desk.host.fit(last.embedding), vocabulary)
         return Converted(name=entry.trigger, before=before, conversion=last, words=words, path=path)
 
     def _write(self, embedding: Embedding, family: Family) -> Path:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ti_fix.convert import ConvertConfig
 from ti_fix.errors import TiFixError
-from ti_fix.jobs import JobState
 from ti_fix.options import validate
-from ti_fix.ui import markup
+from ti_fix.ui import markup, progress
 from ti_fix.ui.convert_desk import ConvertDesk, Converted
 from ti_fix.ui.convert_table import results
-from ti_fix.ui.convert_words import CONVERT
-from ti_fix.ui.desk import SHOWN_PROBLEMS, Outcome
-from ti_fix.ui.files_handlers import WATCH
+from ti_fix.ui.convert_words import TEXTS
 from ti_fix.ui.guard import guarded, guarded_steps
 from ti_fix.ui.library import Entry
+
+WATCH = progress.WATCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +34,12 @@ class Drawn:
     busy: bool | None = None
 
 
-def _failed(text: str) -> Drawn:
-    return Drawn(status=markup.message(text, "bad"))
+def _told(html: str) -> Drawn:
+    return Drawn(status=html)
 
 
-safe = guarded(_failed)
-safe_steps = guarded_steps(_failed)
+safe = guarded(_told)
+safe_steps = guarded_steps(_told)
 
 
 @safe_steps
@@ -54,7 +53,7 @@ def opened(room: ConvertDesk) -> Iterator[Drawn]:
             yield Drawn(status=markup.progress(state))
         elif state.status == "failed":
             raise TiFixError(state.message)
-    status = "" if room.waiting() else markup.empty(CONVERT["nothing"], CONVERT["nothing_do"])
+    status = "" if room.waiting() else markup.empty(TEXTS["nothing"], TEXTS["nothing_do"])
     yield Drawn(choices=choices(room), status=status, cards=results(_done(room)), busy=room.working.state.active)
     if room.working.state.active:
         yield from watched(room)
@@ -83,13 +82,11 @@ def stop(room: ConvertDesk) -> Drawn:
 def watched(room: ConvertDesk) -> Iterator[Drawn]:
     """A job's progress and results until it ends; a window that is opened later shows the same."""
     seen = -1
-    for state in room.working.watch(WATCH):
+    for state, status in progress.watched(room.working, WATCH):
         done = _done(room)
         cards = results(done) if len(done) != seen else None
         seen = len(done)
-        if state.active:
-            yield Drawn(status=markup.progress(state), cards=cards, busy=True)
-    yield Drawn(choices=choices(room), status=_outcome(room, state), cards=results(_done(room)), busy=False)
+        yield Drawn(choices=None if state.active else choices(room), status=status, cards=cards, busy=state.active)
 
 
 def choices(room: ConvertDesk) -> tuple[str, ...]:
@@ -107,13 +104,3 @@ def _entries(room: ConvertDesk, chosen: Sequence[str], everything: bool) -> list
 
 def _done(room: ConvertDesk) -> list[Converted]:
     return [event for event in room.working.events() if isinstance(event, Converted)]
-
-
-def _outcome(room: ConvertDesk, state: JobState) -> str:
-    if state.status == "failed":
-        return markup.message(state.message, "bad")
-    told = [event for event in room.working.events() if isinstance(event, Outcome)]
-    if not told:
-        return markup.message("Stopped.", "info")
-    last = replace(told[-1], problems=told[-1].problems[:SHOWN_PROBLEMS])
-    return markup.message(last.text) + "".join(markup.message(problem, "bad") for problem in last.problems)

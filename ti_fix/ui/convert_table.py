@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ti_fix.convert import KEPT, Row
 from ti_fix.embedding import ENCODERS, norms
 from ti_fix.ui.convert_desk import Converted
-from ti_fix.ui.convert_words import CONVERT
+from ti_fix.ui.convert_words import TEXTS
 from ti_fix.ui.markup import empty, message, name, shown
 
 MOST_ROWS = 32
@@ -19,7 +19,7 @@ MOST_CARDS = 50
 def results(done: Sequence[Converted]) -> str:
     """All cards, the newest last."""
     if not done:
-        return empty(CONVERT["no_result"], "")
+        return empty(TEXTS["no_result"], "")
     more = len(done) - MOST_CARDS
     cards = "".join(map(card, done[:MOST_CARDS]))
     return f'<div class="cards">{cards}</div>' + (f"<p>… {more:,}</p>" if more > 0 else "")
@@ -30,8 +30,8 @@ def card(each: Converted) -> str:
     if each.conversion is None:
         return f'<section class="card"><h4>{name(each.name)}</h4>{message(each.problem, "bad")}</section>'
     done = each.conversion
-    where = f"<span>{shown(CONVERT['written'])}</span> <code>{name(each.path)}</code>" if each.path else ""
-    where = where or f"<span>{shown(CONVERT['not_written'])}</span>"
+    where = f"<span>{shown(TEXTS['written'])}</span> <code>{name(each.path)}</code>" if each.path else ""
+    where = where or f"<span>{shown(TEXTS['not_written'])}</span>"
     found = "".join(message(f.message, "bad" if f.severity == "warning" else "info") for f in done.findings)
     return (
         f'<section class="card"><h4>{name(each.name)}</h4><p>{shown(done.message)}</p>{found}'
@@ -41,12 +41,12 @@ def card(each: Converted) -> str:
 
 def _table(each: Converted, rows: Sequence[Row]) -> str:
     words = each.words or {}
-    heads = [CONVERT["vector"], CONVERT["how"], CONVERT["likeness"]]
-    heads += [f"{CONVERT['nearest']} {CONVERT['nearest_l' if key == 'clip_l' else 'nearest_g']}" for key in words]
+    heads = [TEXTS["vector"], TEXTS["how"], TEXTS["likeness"]]
+    heads += [f"{TEXTS['nearest']} {TEXTS['nearest_l' if key == 'clip_l' else 'nearest_g']}" for key in words]
     head = "".join(f"<th>{_head(text)}</th>" for text in heads)
     lengths = _lengths(each)
     body = "".join(
-        f"<tr><td>{i + 1}{_length(lengths, i)}</td><td>{shown(CONVERT.get(row.method, row.method))}</td>"
+        f"<tr><td>{i + 1}{_length(lengths, i)}</td><td>{shown(TEXTS.get(row.method, row.method))}</td>"
         f"<td>{bar(row)}</td>{_words(words, i)}</tr>"
         for i, row in enumerate(rows[:MOST_ROWS])
     )
@@ -56,10 +56,10 @@ def _table(each: Converted, rows: Sequence[Row]) -> str:
 
 
 def _head(text: str) -> str:
-    if text == CONVERT["likeness"]:
-        return f'<span title="{shown(CONVERT["likeness_hint"])}">{shown(text)}</span>'
-    first, _, second = text.partition(f"{CONVERT['nearest']} ")
-    return f"<span>{shown(CONVERT['nearest'])}</span> <span>{shown(second)}</span>" if second else shown(first)
+    if text == TEXTS["likeness"]:
+        return f'<span title="{shown(TEXTS["likeness_hint"])}">{shown(text)}</span>'
+    first, _, second = text.partition(f"{TEXTS['nearest']} ")
+    return f"<span>{shown(TEXTS['nearest'])}</span> <span>{shown(second)}</span>" if second else shown(first)
 
 
 def _lengths(each: Converted) -> list[str]:
@@ -71,7 +71,7 @@ def _lengths(each: Converted) -> list[str]:
 
 
 def _length(lengths: Sequence[str], i: int) -> str:
-    return f'<small title="{shown(CONVERT["length"])}">{shown(lengths[i])}</small>'
+    return f'<small title="{shown(TEXTS["length"])}">{shown(lengths[i])}</small>'
 
 
 def _words(words: dict[str, list[list[str]]], i: int) -> str:

@@ -1,13 +1,12 @@
-"""Every fixed text of the Convert page, once; part of `words.all_words`."""
+"""Every fixed text of the Convert page, once; found by `pages.page_texts`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-CONVERT: Mapping[str, str] = MappingProxyType(
+TEXTS: Mapping[str, str] = MappingProxyType(
     {
-        "page": "Convert",
         "about": (
             "SD1.5 embeddings get the second half that SDXL needs, made from the words of the loaded model; SDXL "
             "embeddings give their first half to SD1.5. The page converts for the model that is loaded now. Originals "
@@ -47,5 +46,6 @@ CONVERT: Mapping[str, str] = MappingProxyType(
         "linear": "map",
         "sparse+linear": "words and map",
         "kept": "kept as it is",
+        "match": "matched outputs",
     }
 )

@@ -10,18 +10,17 @@ from dataclasses import dataclass, replace
 
 from ti_fix.errors import TiFixError
 from ti_fix.formats.export import FORMS
-from ti_fix.jobs import Job, JobState
+from ti_fix.jobs import Job
 from ti_fix.repair import carries, repairable, too_long
-from ti_fix.ui import markup
-from ti_fix.ui.desk import SHOWN_PROBLEMS, Desk, Outcome
+from ti_fix.ui import markup, progress
+from ti_fix.ui.desk import Desk
 from ti_fix.ui.files_details import details, head
 from ti_fix.ui.files_table import CHOICES, View, chips, clamped, filtered, found, table
 from ti_fix.ui.guard import guarded, guarded_steps
 from ti_fix.ui.library import Entry
 from ti_fix.ui.words import TEXTS
 
-WATCH = 0.4
-"""Seconds between two looks at a running job."""
+WATCH = progress.WATCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +67,12 @@ class Shown:
     files: tuple[str, ...] | None = None
 
 
-def _failed(text: str) -> Shown:
-    return Shown(status=markup.message(text, "bad"))
+def _told(html: str) -> Shown:
+    return Shown(status=html)
 
 
-safe = guarded(_failed)
-safe_steps = guarded_steps(_failed)
+safe = guarded(_told)
+safe_steps = guarded_steps(_told)
 
 
 @safe_steps
@@ -231,21 +230,8 @@ def watched(desk: Desk, view: View, search: str, job: Job) -> Iterator[Shown]:
 
     A window that is opened later shows the same, also when the job has ended meanwhile.
     """
-    for state in job.watch(WATCH):
+    for state, status in progress.watched(job, WATCH):
         if state.active:
-            yield Shown(status=markup.progress(state), actions=everything(desk, view, search).actions)
+            yield Shown(status=status, actions=everything(desk, view, search).actions)
     view = replace(view, told=state.number)
-    yield replace(everything(desk, view, search), status=_outcome(job, state))
-
-
-def _outcome(job: Job, state: JobState) -> str:
-    """The end of a job in words."""
-    if state.status == "failed":
-        return markup.message(state.message, "bad")
-    told = [event for event in job.events() if isinstance(event, Outcome)]
-    if not told:
-        return markup.message("Stopped.", "info")
-    more = len(told[-1].problems) - SHOWN_PROBLEMS
-    problems = [markup.message(problem, "bad") for problem in told[-1].problems[:SHOWN_PROBLEMS]]
-    problems += [markup.message(f"… and {more:,} more of this kind.", "bad")] if more > 0 else []
-    return markup.message(told[-1].text) + "".join(problems)
+    yield replace(everything(desk, view, search), status=status)

@@ -1,4 +1,4 @@
-"""Handlers of pages whose errors become a sentence on the page; faults of ours are logged with their trace."""
+"""Keeps errors of a handler from the browser: the user reads a sentence, the console has the trace of our faults."""
 
 from __future__ import annotations
 
@@ -8,48 +8,53 @@ from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 from ti_fix.errors import TiFixError
+from ti_fix.ui import markup
 
 P = ParamSpec("P")
-T = TypeVar("T")
+S = TypeVar("S")
 
 FAULT = (
     "This did not work because of a fault in ti_fix. The console of the WebUI shows where; please report those lines."
 )
 
 
-def guarded(failed: Callable[[str], T]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """For a handler that returns; `failed` makes what is drawn of the sentence."""
+def guarded(show: Callable[[str], S]) -> Callable[[Callable[P, S]], Callable[P, S]]:
+    """A decorator for handlers that return what is to be drawn.
 
-    def wrap(handler: Callable[P, T]) -> Callable[P, T]:
+    Args:
+        show: makes that of a message (HTML).
+    """
+
+    def decorate(handler: Callable[P, S]) -> Callable[P, S]:
         @functools.wraps(handler)
-        def safe(*args: P.args, **kwargs: P.kwargs) -> T:
+        def safe(*args: P.args, **kwargs: P.kwargs) -> S:
             try:
                 return handler(*args, **kwargs)
             except TiFixError as error:
-                return failed(str(error))
+                return show(markup.message(str(error), "bad"))
             except Exception:
                 logging.getLogger("ti_fix").exception("the page failed")
-                return failed(FAULT)
+                return show(markup.message(FAULT, "bad"))
 
         return safe
 
-    return wrap
+    return decorate
 
 
-def guarded_steps(failed: Callable[[str], T]) -> Callable[[Callable[P, Iterator[T]]], Callable[P, Iterator[T]]]:
-    """The same for a handler that yields."""
+def guarded_steps(show: Callable[[str], S]) -> Callable[[Callable[P, Iterator[S]]], Callable[P, Iterator[S]]]:
+    """The same for handlers that yield."""
 
-    def wrap(handler: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+    def decorate(handler: Callable[P, Iterator[S]]) -> Callable[P, Iterator[S]]:
         @functools.wraps(handler)
-        def safe(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        def safe(*args: P.args, **kwargs: P.kwargs) -> Iterator[S]:
             try:
                 yield from handler(*args, **kwargs)
             except TiFixError as error:
-                yield failed(str(error))
+                yield show(markup.message(str(error), "bad"))
             except Exception:
                 logging.getLogger("ti_fix").exception("the page failed")
-                yield failed(FAULT)
+                yield show(markup.message(FAULT, "bad"))
 
         return safe
 
-    return wrap
+    return decorate
