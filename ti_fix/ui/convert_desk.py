@@ -92,7 +92,9 @@ class ConvertDesk:
         if family is SD15:
             return Target(family=SD15), vocabulary
         if vocabulary is None or not {CLIP_L.key, CLIP_G.key} <= vocabulary.tables.keys():
-            raise WrongUse("No SDXL model is loaded. Choose one at the top of the WebUI, make a picture, then try again.")
+            raise WrongUse(
+                "No SDXL model is loaded. Choose one at the top of the WebUI, make a picture and try again."
+            )
         model = self.desk.host.training_host().model() if config.method == MATCH else None
         converter = Converter(vocabulary, CACHE, model=model, probe=order_probe)
         return Target(family=SDXL, converter=converter), vocabulary
