@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import safetensors.torch
 import torch
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from PIL import Image
 
 from tests.ui.folders import StandIn, fill, save, vectors
 from ti_fix.embedding import SD15, Vocabulary
@@ -54,8 +57,8 @@ def last(steps):
     return page
 
 
-def convert(room, chosen=(), everything=True, method="auto", write=False):
-    return last(convert_handlers.convert_chosen(room, chosen, everything, method, write))
+def convert(room, chosen=(), everything=True, method="auto", drawn=False, write=False):
+    return last(convert_handlers.convert_chosen(room, chosen, everything, method, drawn, write))
 
 
 def test_what_waits_is_listed(room):
@@ -120,6 +123,32 @@ def test_names_and_words_are_escaped(room, tmp_path):
     cards = convert(room)["cards"]
     assert "<b>x" not in cards and "&lt;b&gt;x" in cards
     assert "… 2" in cards
+
+
+class Painter:
+    """What draws: a black picture without embeddings, a white one with them."""
+
+    def __init__(self):
+        self.asked = []
+
+    def model(self):
+        return SimpleNamespace(unet=SimpleNamespace(config=SimpleNamespace(sample_size=2)))
+
+    def run(self, work):
+        return work()
+
+    def generate(self, request):
+        self.asked.append(request)
+        return Image.new("L", (request.width, request.height), 255 if request.embeddings else 0)
+
+
+def test_pictures_without_and_with_it_from_the_same_noise(room, host):
+    host.trainer = Painter()
+    cards = convert(room, drawn=True)["cards"]
+    assert cards.count("<img ") == 4
+    first, second = ([r.seed for r in host.trainer.asked if bool(r.embeddings) == used] for used in (False, True))
+    assert first == second and len(set(first)) == 2
+    assert {(r.width, r.prompt) for r in host.trainer.asked} == {(16, "a photo of old-xq")}
 
 
 def test_the_bar_says_its_numbers(room):

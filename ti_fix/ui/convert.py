@@ -41,6 +41,7 @@ def build(desk: Desk) -> None:
                 info=TEXTS["method_hint"],
                 elem_id=_id("method"),
             )
+            pictures = gr.Checkbox(label=TEXTS["draw"], value=False, elem_id=_id("draw"))
             look = gr.Button(TEXTS["look"], elem_id=_id("look"))
             write = gr.Button(TEXTS["write"], variant="primary", elem_id=_id("write"))
         with gr.Row(elem_classes=["ti_fix_state"]):
@@ -51,7 +52,9 @@ def build(desk: Desk) -> None:
     for button in (channel.opened, refresh):
         compat.on(button.click, partial(_opened, room), [], outputs, queue=True)
     for button, writes in ((look, False), (write, True)):
-        compat.on(button.click, partial(_convert, room, writes), [files, everything, method], outputs, queue=True)
+        compat.on(
+            button.click, partial(_convert, room, writes), [files, everything, method, pictures], outputs, queue=True
+        )
     compat.on(row.stop.click, partial(_stop, room), [], outputs)
 
 
@@ -60,8 +63,12 @@ def _opened(room: ConvertDesk) -> Iterator[list[Any]]:
         yield drawn(each)
 
 
-def _convert(room: ConvertDesk, writes: bool, chosen: Any, everything: Any, method: Any) -> Iterator[list[Any]]:
-    for each in convert_handlers.convert_chosen(room, chosen or (), bool(everything), str(method), writes):
+def _convert(
+    room: ConvertDesk, writes: bool, chosen: Any, everything: Any, method: Any, pictures: Any
+) -> Iterator[list[Any]]:
+    for each in convert_handlers.convert_chosen(
+        room, chosen or (), bool(everything), str(method), bool(pictures), writes
+    ):
         yield drawn(each)
 
 

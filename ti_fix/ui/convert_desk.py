@@ -16,6 +16,7 @@ from ti_fix.jobs import Job, Progress
 from ti_fix.repair import Judged
 from ti_fix.repair.clean import provenance
 from ti_fix.train.monitor import nearest_words, order_probe
+from ti_fix.ui.convert_pictures import Pictures, draw
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.library import Entry
 from ti_fix.ui.progress import Outcome
@@ -38,6 +39,7 @@ class Converted:
         words: encoder key -> nearest words of each vector.
         path: the file, None where nothing was written.
         problem: a sentence.
+        pictures: test pictures, if they were asked for.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Converted:
     words: dict[str, list[list[str]]] | None = None
     path: Path | None = None
     problem: str = ""
+    pictures: Pictures = ()
 
 
 class ConvertDesk:
@@ -69,9 +72,23 @@ class ConvertDesk:
         return [entry for entry in self.desk.library.entries if entry.verdict == "convert" and entry.confined]
 
     def events(
-        self, entries: Sequence[Entry], config: ConvertConfig, stop: threading.Event, *, write: bool
+        self,
+        entries: Sequence[Entry],
+        config: ConvertConfig,
+        stop: threading.Event,
+        *,
+        write: bool,
+        drawn: bool = False,
     ) -> Iterator[Progress | Converted | Outcome]:
-        """Convert several; with `write` into files beside the originals, which the host then reads."""
+        """Convert several; with `write` into files beside the originals, which the host then reads.
+
+        Args:
+            entries: of the list.
+            config: how.
+            stop: looked at between two embeddings.
+            write: make files.
+            drawn: make test pictures too; only where the program lends its model.
+        """
         yield Progress(done=0, total=len(entries), note="Reading the words of the loaded model.")
         target, vocabulary = self._target(config)
         done: list[Converted] = []
@@ -80,6 +97,9 @@ class ConvertDesk:
             if stop.is_set():
                 break
             each = self._one(entry, target, vocabulary, config, stop, write=write)
+            if drawn and each.conversion is not None:
+                yield Progress(done=number, total=len(entries), note=f"{entry.where[0]}: drawing test pictures.")
+                each = replace(each, pictures=draw(self.desk.host.training_host(), each.conversion.embedding))
             done.append(each)
             yield each
         if any(each.path for each in done):
@@ -92,9 +112,7 @@ class ConvertDesk:
         if family is SD15:
             return Target(family=SD15), vocabulary
         if vocabulary is None or not {CLIP_L.key, CLIP_G.key} <= vocabulary.tables.keys():
-            raise WrongUse(
-                "No SDXL model is loaded. Choose one at the top of the WebUI, make a picture and try again."
-            )
+            raise WrongUse("No SDXL model is loaded. Choose one at the top of the WebUI, make a picture and try again.")
         model = self.desk.host.training_host().model() if config.method == MATCH else None
         converter = Converter(vocabulary, CACHE, model=model, probe=order_probe)
         return Target(family=SDXL, converter=converter), vocabulary

@@ -61,14 +61,14 @@ def opened(room: ConvertDesk) -> Iterator[Drawn]:
 
 @safe_steps
 def convert_chosen(
-    room: ConvertDesk, chosen: Sequence[str], everything: bool, method: str, write: bool
+    room: ConvertDesk, chosen: Sequence[str], everything: bool, method: str, drawn: bool, write: bool
 ) -> Iterator[Drawn]:
     """Look first, or Convert and write."""
     config = ConvertConfig(method=method)
     validate(config)
     entries = _entries(room, chosen, everything)
     title = f"Converting {len(entries):,} embedding{'s' if len(entries) != 1 else ''}"
-    room.working.start(title, lambda stop: room.events(entries, config, stop, write=write))
+    room.working.start(title, lambda stop: room.events(entries, config, stop, write=write, drawn=drawn))
     yield from watched(room)
 
 

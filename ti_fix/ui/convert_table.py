@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ti_fix.convert import KEPT, Row
 from ti_fix.embedding import ENCODERS, norms
 from ti_fix.ui.convert_desk import Converted
+from ti_fix.ui.convert_pictures import gallery
 from ti_fix.ui.convert_words import TEXTS
 from ti_fix.ui.markup import empty, message, name, shown
 
@@ -35,7 +36,7 @@ def card(each: Converted) -> str:
     found = "".join(message(f.message, "bad" if f.severity == "warning" else "info") for f in done.findings)
     return (
         f'<section class="card"><h4>{name(each.name)}</h4><p>{shown(done.message)}</p>{found}'
-        f"{_table(each, done.rows)}<p>{where}</p></section>"
+        f"{_table(each, done.rows)}{gallery(each.pictures)}<p>{where}</p></section>"
     )
 
 

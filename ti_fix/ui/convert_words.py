@@ -18,6 +18,9 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "method_hint": (
             "auto takes the first that holds for each vector: a word, a sum of words, the map between the encoders."
         ),
+        "draw": "Test pictures",
+        "without": "name as plain text",
+        "with": "with the conversion",
         "look": "Look first",
         "write": "Convert and write",
         "stop": "Stop",

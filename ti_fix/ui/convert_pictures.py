@@ -1,0 +1,50 @@
+"""Test pictures of a conversion, where the program can draw: the loaded model with the name as plain text, and with it."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from ti_fix.embedding import Embedding
+from ti_fix.protocols import Host, ImageRequest
+from ti_fix.ui.convert_words import TEXTS
+from ti_fix.ui.markup import shown
+
+PROMPT = "a photo of {}"
+SEEDS = (1, 2)
+STEPS = 20
+LATENT_SIDE = 128
+"""Of a model that does not say its own; the published SDXL's."""
+
+Pictures = Sequence[tuple[str, str]]
+"""(what it shows, data address of a PNG)."""
+
+
+def draw(host: Host, embedding: Embedding) -> Pictures:
+    """Two pictures without and two with the embedding, from the same noise."""
+    side = 8 * int(getattr(host.model().unet.config, "sample_size", LATENT_SIDE))
+    made = []
+    for said, used in (("without", ()), ("with", (embedding,))):
+        for seed in SEEDS:
+            request = ImageRequest(
+                prompt=PROMPT.format(embedding.name), width=side, height=side, steps=STEPS, seed=seed, embeddings=used
+            )
+            made.append((said, _address(host.run(lambda request=request: host.generate(request)))))  # type: ignore[misc]
+    return made
+
+
+def _address(picture: Any) -> str:
+    written = io.BytesIO()
+    picture.save(written, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(written.getvalue()).decode('ascii')}"
+
+
+def gallery(pictures: Pictures) -> str:
+    """The pictures side by side."""
+    figures = "".join(
+        f'<figure><img src="{address}" alt="{shown(TEXTS[said])}"><figcaption>{shown(TEXTS[said])}</figcaption></figure>'
+        for said, address in pictures
+    )
+    return f'<div class="pictures">{figures}</div>' if figures else ""
