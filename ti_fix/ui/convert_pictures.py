@@ -1,4 +1,4 @@
-"""Test pictures of a conversion, where the program can draw: the loaded model with the name as plain text, and with it."""
+"""Test pictures of a conversion, where the program can draw: the name as plain text, and with the conversion."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _address(picture: Any) -> str:
 
 def gallery(pictures: Pictures) -> str:
     """The pictures side by side."""
+    words = [(shown(TEXTS[said]), address) for said, address in pictures]
     figures = "".join(
-        f'<figure><img src="{address}" alt="{shown(TEXTS[said])}"><figcaption>{shown(TEXTS[said])}</figcaption></figure>'
-        for said, address in pictures
+        f'<figure><img src="{address}" alt="{word}"><figcaption>{word}</figcaption></figure>' for word, address in words
     )
     return f'<div class="pictures">{figures}</div>' if figures else ""
