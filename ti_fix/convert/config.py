@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ti_fix.convert.ladder import METHODS
+from ti_fix.convert.realign import KEEPS
 from ti_fix.options import option
 
 L_ONLY = "l_only"
@@ -28,6 +29,13 @@ class ConvertConfig:
         "updates of the vectors at most, for match and for the move between checkpoints",
         minimum=1,
         maximum=10_000,
+        expert=True,
+    )
+    keep: str = option(
+        "meaning",
+        "Keep between checkpoints",
+        "meaning: what the embedding adds to the word next to it; outputs: the very outputs of the old text encoders",
+        choices=KEEPS,
         expert=True,
     )
     words: int = option(

@@ -73,11 +73,13 @@ class Matched:
         vectors: the best that were found.
         gap: theirs, 1 = no better than the start.
         steps: until the end.
+        apart: how far the start was from what is wanted, in spreads of the outputs.
     """
 
     vectors: Vectors
     gap: float
     steps: int
+    apart: float = 1.0
 
 
 def read_outputs(model: DiffusionModel, sentences: Sequence[str], vectors: Vectors, *, whole: bool) -> Outputs:

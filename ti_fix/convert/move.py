@@ -27,24 +27,24 @@ def moved(
     """
     if not all(bool(torch.isfinite(block).all()) for block in embedding.vectors.values()):
         raise WrongUse(f"{embedding.name!r} holds NaN or infinite numbers; use an earlier step of its training.")
-    for event in realign(embedding, old, new, config.steps, stop):
+    for event in realign(embedding, old, new, config.steps, stop, config.keep):
         yield _conversion(embedding, event) if isinstance(event, Matched) else event
 
 
 def _conversion(embedding: Embedding, event: Matched) -> Conversion:
     if event.gap >= 1:
         same = event.steps == 0
-        told = "both checkpoints read it alike" if same else "no better vectors were found for the new checkpoint"
+        told = "both checkpoints read it alike" if same else f"nothing better was found; {_apart(event)}"
         return Conversion(
             embedding=embedding,
             rows=_rows(embedding, KEPT, CERTAIN),
             message=f"Kept as it is: {told}.",
         )
     message = (
-        f"Moved to the new checkpoint: {1 - event.gap:.0%} of the difference between the checkpoints' outputs is gone, "
-        f"in sentences that were not trained on ({event.steps} steps)."
+        f"Moved to the new checkpoint: {_apart(event)}, {1 - event.gap:.0%} of that is gone, in sentences that were "
+        f"not trained on ({event.steps} steps)."
     )
-    left = Confidence(expected=1 - event.gap, low=0.0, high=1.0)
+    left = Confidence(expected=max(0.0, 1 - event.gap * event.apart), low=0.0, high=1.0)
     vectors = {key: block.cpu() for key, block in event.vectors.items()}
     note = Finding(
         code="realigned",
@@ -60,6 +60,10 @@ def _conversion(embedding: Embedding, event: Matched) -> Conversion:
             findings=(note,),
         )
     )
+
+
+def _apart(event: Matched) -> str:
+    return f"the checkpoints' readings were {event.apart:.2f} of the outputs' spread apart"
 
 
 def _rows(embedding: Embedding, method: str, confidence: Confidence) -> tuple[Row, ...]:
