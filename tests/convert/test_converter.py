@@ -16,11 +16,6 @@ from ti_fix.errors import WrongUse
 from ti_fix.options import validate
 
 
-def vocabulary() -> Vocabulary:
-    words = pair()
-    return Vocabulary(tables={"clip_l": words.source, "clip_g": words.target}, tokenize=lambda _: [0])
-
-
 def narrow() -> Vocabulary:
     """Small tables, for what does not depend on their size."""
     words = pair()
@@ -35,7 +30,7 @@ LEFT, RIGHT = narrow().tables.values()
 
 @pytest.fixture(scope="module")
 def converter() -> Converter:
-    return Converter(vocabulary())
+    return Converter(narrow())
 
 
 def sd15(rows: torch.Tensor, **metadata: str) -> Embedding:
@@ -43,25 +38,24 @@ def sd15(rows: torch.Tensor, **metadata: str) -> Embedding:
 
 
 def test_words_sums_and_strangers_each_go_their_way(converter: Converter) -> None:
-    words = pair()
-    noise = torch.randn(768, generator=torch.Generator().manual_seed(2)) * 0.0134
-    rows = torch.stack([words.source[4] * 3, words.source[[1, 2]].sum(0), words.source[9] + noise])
+    noise = torch.randn(64, generator=torch.Generator().manual_seed(2)) * 0.0134
+    rows = torch.stack([LEFT[4] * 3, LEFT[[1, 2]].sum(0), LEFT[9] + noise])
     found = converter.to_sdxl(sd15(rows))
     assert [r.method for r in found.rows] == ["vocabulary", "sparse", "linear"]
     assert [r.confidence.expected == 1 for r in found.rows] == [True, True, False]
     assert found.embedding.vectors["clip_l"] is rows
-    torch.testing.assert_close(found.embedding.vectors["clip_g"][0], words.target[4] * 3)
+    torch.testing.assert_close(found.embedding.vectors["clip_g"][0], RIGHT[4] * 3)
     assert "1 by the map" in found.message
 
 
 def test_name_aliases_and_metadata_travel(converter: Converter) -> None:
-    found = converter.to_sdxl(sd15(pair().source[:1], author="somebody")).embedding
+    found = converter.to_sdxl(sd15(LEFT[:1], author="somebody")).embedding
     assert (found.name, found.aliases) == ("hero-xyz", ("hero",))
     assert found.metadata == {"author": "somebody", "ti_fix.converted_from": "SD1.5, auto"}
 
 
 def test_left_only_changes_nothing(converter: Converter) -> None:
-    before = sd15(pair().source[:2])
+    before = sd15(LEFT[:2])
     assert converter.to_sdxl(before, ConvertConfig(method="l_only")).embedding is before
 
 
@@ -74,7 +68,7 @@ def test_other_families_are_refused_by_name(keys: tuple[str, ...], converter: Co
 
 def test_numbers_that_are_not_finite_are_refused(converter: Converter) -> None:
     with pytest.raises(WrongUse, match="NaN"):
-        converter.to_sdxl(sd15(torch.full((1, 768), float("nan"))))
+        converter.to_sdxl(sd15(torch.full((1, 64), float("nan"))))
 
 
 def test_down_keeps_the_left_half_bit_for_bit() -> None:
@@ -92,7 +86,7 @@ def test_down_without_a_left_half_is_refused() -> None:
 
 
 def test_up_and_down_again_is_the_same(converter: Converter) -> None:
-    before = sd15(pair().source[:3] * 2)
+    before = sd15(LEFT[:3] * 2)
     after = to_sd15(converter.to_sdxl(before).embedding).embedding
     assert torch.equal(after.vectors["clip_l"], before.vectors["clip_l"])
 
@@ -121,7 +115,7 @@ def test_a_method_that_is_not_offered_is_named() -> None:
 
 
 def test_a_t5_part_is_dropped_and_named(converter: Converter) -> None:
-    flux = Embedding(name="x", vectors={"clip_l": pair().source[:2], "t5": torch.ones(2, 4096)})
+    flux = Embedding(name="x", vectors={"clip_l": LEFT[:2], "t5": torch.ones(2, 4096)})
     found = converter.to_sdxl(flux)
     assert list(found.embedding.vectors) == ["clip_l", "clip_g"]
     assert [finding.code for finding in found.findings] == ["dropped-t5"]
@@ -129,22 +123,22 @@ def test_a_t5_part_is_dropped_and_named(converter: Converter) -> None:
 
 def test_matching_without_the_model_is_refused(converter: Converter) -> None:
     with pytest.raises(WrongUse, match="whole model"):
-        converter.to_sdxl(sd15(pair().source[:1] + 0.1), ConvertConfig(method=MATCH))
+        converter.to_sdxl(sd15(LEFT[:1] + 0.1), ConvertConfig(method=MATCH))
 
 
 def test_drift_is_told_in_lengths_of_a_word() -> None:
-    table = pair().source
+    table = LEFT
     assert drift(table, table.clone()).code == "same-vocabulary"
     found = drift(table, table * 1.5)
     assert (found.code, "50%" in found.message) == ("drifted-vocabulary", True)
     with pytest.raises(WrongUse, match="wide"):
-        drift(table, pair().target)
+        drift(table, RIGHT)
 
 
 def test_down_tells_the_drift_where_both_tables_are_known() -> None:
     whole = Embedding(name="x", vectors={"clip_l": torch.ones(1, 768), "clip_g": torch.ones(1, 1280)})
     assert not to_sd15(whole).findings
-    assert [f.code for f in to_sd15(whole, pair().source, pair().source * 2).findings] == ["drifted-vocabulary"]
+    assert [f.code for f in to_sd15(whole, LEFT, LEFT * 2).findings] == ["drifted-vocabulary"]
 
 
 # at load
@@ -155,12 +149,12 @@ def halves(cache: Path | None) -> FastHalf:
 
 
 def test_at_load_words_are_words_and_the_rest_goes_by_the_map(converter: Converter, tmp_path: Path) -> None:
-    noise = torch.randn(768, generator=torch.Generator().manual_seed(3))
-    rows = torch.stack([pair().source[4] * 3, pair().source[9] + 0.01 * noise])
+    noise = torch.randn(64, generator=torch.Generator().manual_seed(3))
+    rows = torch.stack([LEFT[4] * 3, LEFT[9] + 0.01 * noise])
     before = sd15(rows)
-    found = halves(tmp_path)(before, vocabulary())
+    found = halves(tmp_path)(before, narrow())
     assert found.vectors["clip_l"] is rows
-    torch.testing.assert_close(found.vectors["clip_g"][0], pair().target[4] * 3)
+    torch.testing.assert_close(found.vectors["clip_g"][0], RIGHT[4] * 3)
     expected = converter.to_sdxl(before, ConvertConfig(method="linear")).embedding.vectors["clip_g"]
     torch.testing.assert_close(found.vectors["clip_g"][1], expected[1], rtol=1e-3, atol=1e-3)
 

@@ -1,8 +1,8 @@
 """From one checkpoint to another of the same family: the new encoders are to say what the old ones said.
 
-Fine-tuning moves the outputs for all words alike, and the UNet has learned along. So by default an embedding is compared
-with the word next to it: what it adds to that word in the old model it is to add in the new one ("meaning"). The other
-way ("outputs") asks for the very outputs of the old model, whatever the new one makes of words.
+Fine-tuning moves the outputs for all words alike, and the UNet has learned along. So by default an embedding is
+compared with the word next to it: what it adds to that word in the old model it is to add in the new one ("meaning").
+The other way ("outputs") asks for the very outputs of the old model, whatever the new one makes of words.
 """
 
 from __future__ import annotations
