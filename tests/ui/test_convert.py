@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import safetensors.torch
 import torch
@@ -131,9 +129,6 @@ class Painter:
     def __init__(self):
         self.asked = []
 
-    def model(self):
-        return SimpleNamespace(unet=SimpleNamespace(config=SimpleNamespace(sample_size=2)))
-
     def run(self, work):
         return work()
 
@@ -148,7 +143,7 @@ def test_pictures_without_and_with_it_from_the_same_noise(room, host):
     assert cards.count("<img ") == 4
     first, second = ([r.seed for r in host.trainer.asked if bool(r.embeddings) == used] for used in (False, True))
     assert first == second and len(set(first)) == 2
-    assert {(r.width, r.prompt) for r in host.trainer.asked} == {(16, "a photo of old-xq")}
+    assert {(r.width, r.prompt) for r in host.trainer.asked} == {(64, "a photo of old-xq")}
 
 
 def test_the_bar_says_its_numbers(room):

@@ -99,7 +99,9 @@ class ConvertDesk:
             each = self._one(entry, target, vocabulary, config, stop, write=write)
             if drawn and each.conversion is not None:
                 yield Progress(done=number, total=len(entries), note=f"{entry.where[0]}: drawing test pictures.")
-                each = replace(each, pictures=draw(self.desk.host.training_host(), each.conversion.embedding))
+                host = self.desk.host
+                pictures = draw(host.training_host(), each.conversion.embedding, host.picture_size())
+                each = replace(each, pictures=pictures)
             done.append(each)
             yield each
         if any(each.path for each in done):

@@ -15,16 +15,13 @@ from ti_fix.ui.markup import shown
 PROMPT = "a photo of {}"
 SEEDS = (1, 2)
 STEPS = 20
-LATENT_SIDE = 128
-"""Of a model that does not say its own; the published SDXL's."""
 
 Pictures = Sequence[tuple[str, str]]
 """(what it shows, data address of a PNG)."""
 
 
-def draw(host: Host, embedding: Embedding) -> Pictures:
-    """Two pictures without and two with the embedding, from the same noise."""
-    side = 8 * int(getattr(host.model().unet.config, "sample_size", LATENT_SIDE))
+def draw(host: Host, embedding: Embedding, side: int) -> Pictures:
+    """Two pictures without and two with the embedding, from the same noise; squares of `side` pixels."""
     made = []
     for said, used in (("without", ()), ("with", (embedding,))):
         for seed in SEEDS:

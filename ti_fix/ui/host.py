@@ -28,6 +28,9 @@ class PageHost(Protocol):
     def vocabulary(self) -> Vocabulary | None:
         """The token tables of the model that is loaded, None while there is none."""
 
+    def picture_size(self) -> int:
+        """Pixels along the side of the squares that the loaded model is made for."""
+
     def refresh_embeddings(self) -> None:
         """Make new and changed files usable in the next prompt."""
 
