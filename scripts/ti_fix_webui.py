@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "ti_fix"
+CACHE = PACKAGE.parent / "cache"
+"""What was learned of checkpoints; may be deleted at any time."""
 
 
 def files() -> list[tuple[str, int, int]]:
@@ -51,12 +53,13 @@ if drop_outdated():
     from modules import script_callbacks
 
     from ti_fix import ui
+    from ti_fix.convert import FastHalf
     from ti_fix.embedding import SDXL
     from ti_fix.hosts.webui import TiFixScript, install
     from ti_fix.repair.fit import fill_missing_half
     from ti_fix.ui import settings
 
-    host = install(complete=lambda embedding, vocabulary: fill_missing_half(embedding, SDXL, vocabulary)[0])
+    host = install(FastHalf(CACHE, lambda embedding, words: fill_missing_half(embedding, SDXL, words)[0]))
     script_callbacks.on_ui_settings(lambda: settings.register(host))
     script_callbacks.on_ui_tabs(lambda: ui.build(host))
     script_callbacks.on_app_started(lambda _, app: ui.mount_api(app, host))

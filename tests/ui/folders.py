@@ -18,11 +18,15 @@ class StandIn:
         self.lora_folders = list(loras)
         self.used, self.credentials, self.is_exposed = used, list(credentials), exposed
         self.model = SDXL
+        self.words = None
         self.refreshed = 0
         self.trainer = None
 
     def family(self):
         return self.model
+
+    def vocabulary(self):
+        return self.words
 
     def refresh_embeddings(self):
         self.refreshed += 1

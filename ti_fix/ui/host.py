@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from ti_fix.embedding import Embedding, Family
+from ti_fix.embedding import Embedding, Family, Vocabulary
 from ti_fix.protocols import Host
 
 T = TypeVar("T")
@@ -24,6 +24,9 @@ class PageHost(Protocol):
 
     def family(self) -> Family | None:
         """The kind of model that is loaded, None before the first."""
+
+    def vocabulary(self) -> Vocabulary | None:
+        """The token tables of the model that is loaded, None while there is none."""
 
     def picture_size(self) -> int:
         """Pixels along the side of the squares that the loaded model is made for."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
+from torch import Tensor
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from ti_fix.embedding import FAMILIES, SD15, SDXL, Family
@@ -18,13 +19,17 @@ from ti_fix.errors import TiFixError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parts:
-    """A model's modules; see `ti_fix.hosts.standalone.ModelParts`."""
+    """A model's modules; see `ti_fix.hosts.standalone.ModelParts`.
+
+    `trained` says which rows of the token tables mean anything, None where all do: `Vocabulary.trained`.
+    """
 
     family: Family
     unet: Any
     vae: Any
     text_encoders: Mapping[str, Any]
     scheduler_config: Mapping[str, Any]
+    trained: Tensor | None = None
 
 
 def parts_of_small(model: Any) -> Parts:
@@ -35,6 +40,7 @@ def parts_of_small(model: Any) -> Parts:
         vae=model.vae,
         text_encoders=model.text_encoders,
         scheduler_config=model.scheduler,
+        trained=next(iter(getattr(model, "trained_rows", {}).values()), None),
     )
 
 

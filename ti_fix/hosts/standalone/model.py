@@ -83,7 +83,8 @@ class StandaloneModel:
 
     def vocabulary(self) -> Vocabulary:
         """The token tables themselves, not copies, with the tokenizer they belong to."""
-        return Vocabulary(tables={e.spec.key: e.table.detach() for e in self._encoders}, tokenize=encode)
+        tables = {e.spec.key: e.table.detach() for e in self._encoders}
+        return Vocabulary(tables=tables, tokenize=encode, trained=getattr(self._parts, "trained", None))
 
     @contextmanager
     def trainable(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ti_fix.embedding import Embedding, Family
+from ti_fix.embedding import Embedding, Family, Vocabulary
 from ti_fix.hosts.standalone.host import StandaloneHost
 
 T = TypeVar("T")
@@ -60,6 +60,10 @@ class StandalonePage:
     def family(self) -> Family | None:
         """The kind of model that is loaded, None before."""
         return self._host.model().family if self._host is not None else None
+
+    def vocabulary(self) -> Vocabulary | None:
+        """The token tables of the model that is loaded, None before."""
+        return self._host.model().vocabulary() if self._host is not None else None
 
     def picture_size(self) -> int:
         """Pixels along the side of the squares that the model is made for."""
