@@ -21,7 +21,18 @@ SOURCES = sorted(
 LONGEST_FILE = 400
 
 NOUNS = frozenset(
-    {"__init__", "embedding", "errors", "ldm_keys", "options", "prompt", "protocols", "text_model", "tokenizer"}
+    {
+        "__init__",
+        "embedding",
+        "errors",
+        "ldm_keys",
+        "options",
+        "phrases",
+        "prompt",
+        "protocols",
+        "text_model",
+        "tokenizer",
+    }
 )
 FEATURES = frozenset({"align", "convert", "evaluate", "export", "heatmap", "repair", "train"})
 MAY_USE = {
@@ -52,6 +63,7 @@ ONLY_IN = {
     "diffusers": r"(hosts/standalone|small)\b.*",
     "transformers": r"(hosts/standalone|small)\b.*",
     "resvg_py": r"small/training/pictures\.py",
+    "matplotlib": r"evaluate/plots\.py",
     "open_clip": r"evaluate/features\.py",
     "onnx": r"export\b.*",
     "onnxruntime": r"export\b.*",

@@ -1,0 +1,299 @@
+"""An evaluation from its first picture to its report, as an iterator of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ti_fix.errors import WrongUse
+from ti_fix.evaluate.backbone import Backbone, PictureJudge
+from ti_fix.evaluate.config import PLACE, Candidate, EvalConfig, check, filled
+from ti_fix.evaluate.features import SECOND_JUDGE
+from ti_fix.evaluate.probes import Encode, Probes, conditioning_change, probe
+from ti_fix.evaluate.report import Report, Side
+from ti_fix.evaluate.scoring import Scorer, estimates, reference_features
+from ti_fix.evaluate.statistics import Estimate, difference
+from ti_fix.evaluate.verdict import best_step, sentences
+from ti_fix.protocols import ImageRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PictureEvent:
+    """A picture was made.
+
+    Attributes:
+        label: whose.
+        prompt, seed: made from.
+        image: a PIL picture.
+        done, total: pictures of the whole run.
+    """
+
+    label: str
+    prompt: str
+    seed: int
+    image: Any
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringEvent:
+    """The pictures of one side are being scored."""
+
+    label: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReportEvent:
+    """The end: what it came to."""
+
+    report: Report
+
+
+Event = PictureEvent | ScoringEvent | ReportEvent
+
+
+def evaluate(
+    config: EvalConfig,
+    candidates: Sequence[Candidate],
+    prompts: Sequence[str],
+    judge: Backbone,
+    *,
+    generate: Callable[[ImageRequest], Any],
+    references: Sequence[Image.Image] = (),
+    reference_masks: Sequence[Image.Image | None] = (),
+    dino: PictureJudge | None = None,
+    encode: Callable[[Candidate], Encode] | None = None,
+    mask: Callable[[Image.Image, Candidate, str, int], Image.Image | None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Event]:
+    """Make the same pictures for every side, score them, compare the first side with each of the others.
+
+    Args:
+        config: settings.
+        candidates: the first is the one in question.
+        prompts: with ``[name]`` where the word of a side comes.
+        judge: scores pictures against texts and references.
+        generate: makes a picture from a request.
+        references: pictures of what the embedding should show.
+        reference_masks: where the subject is in each of them.
+        dino: a second judge, of pictures alone.
+        encode: gives the text encoders with a side's embeddings in them, for the probes.
+        mask: where the subject is in a picture made from (side, prompt, seed); None where it is not known.
+        stop: ends the run between two pictures; what is there is scored if every side has the same pictures.
+
+    Raises:
+        WrongUse: settings, sides or prompts that cannot be evaluated, or a stop before anything could be compared.
+    """
+    check(config, candidates, prompts)
+    made: dict[str, list[Image.Image]] = {each.label: [] for each in candidates}
+    masks: dict[str, list[Image.Image | None]] = {each.label: [] for each in candidates}
+    plan = [(prompt, seed) for prompt in prompts for seed in range(config.seeds)]
+    total = len(plan) * len(candidates)
+    rounds = 0
+    for prompt, seed in plan:
+        for side in candidates:
+            if stop():
+                break
+            image = (side.generate or generate)(request_of(config, side, prompt, seed))
+            made[side.label].append(image)
+            masks[side.label].append(None if mask is None else mask(image, side, prompt, seed))
+            done = sum(map(len, made.values()))
+            yield PictureEvent(label=side.label, prompt=prompt, seed=seed, image=image, done=done, total=total)
+        else:
+            rounds += 1
+            continue
+        break
+    if not rounds:
+        raise WrongUse("It was stopped before each side had a picture, so there is nothing to compare.")
+    known = reference_features(references, judge, dino, reference_masks)
+    scorer = Scorer(judge=judge, config=config, references=known, dino=dino)
+    texts = [text_of(config, prompt) for prompt, _ in plan[:rounds]]
+    scores: dict[str, dict[str, Tensor]] = {}
+    for number, side in enumerate(candidates):
+        yield ScoringEvent(label=side.label, done=number, total=len(candidates))
+        pictures = made[side.label][:rounds]
+        scores[side.label] = scorer.score(pictures, texts, masks[side.label][:rounds])
+    if config.negative:
+        _add_changes(scores, made, candidates, judge, rounds)
+    sides = [
+        _side(each, made[each.label][:rounds], scores[each.label], config, candidates, encode) for each in candidates
+    ]
+    yield ReportEvent(
+        report=assembled(config, sides, scores, judge, dino, known.ceilings(), plan[:rounds], len(references))
+    )
+
+
+def request_of(config: EvalConfig, side: Candidate, prompt: str, seed: int) -> ImageRequest:
+    """What is asked of the host for one picture."""
+    if config.negative:
+        positive = filled(prompt, "")
+        negative = ", ".join(filter(None, (side.word, config.negative_prompt)))
+    else:
+        positive, negative = filled(prompt, side.word), config.negative_prompt
+    return ImageRequest(
+        prompt=positive,
+        negative_prompt=negative,
+        width=config.width,
+        height=config.height,
+        steps=config.steps,
+        cfg_scale=config.cfg_scale,
+        seed=seed,
+        embeddings=side.embeddings,
+    )
+
+
+def text_of(config: EvalConfig, prompt: str) -> str:
+    """What a judge, who does not know the embedding, is told that a picture should show."""
+    return filled(prompt, "" if config.negative else config.class_word)
+
+
+def score_pictures(
+    config: EvalConfig,
+    sets: Mapping[str, Sequence[Image.Image]],
+    texts: Mapping[str, Sequence[str]],
+    judge: Backbone,
+    *,
+    references: Sequence[Image.Image] = (),
+    dino: PictureJudge | None = None,
+) -> Iterator[Event]:
+    """Score pictures that exist already; the first set is compared with the others where they are equally many.
+
+    Args:
+        config: class word, own groups, quality texts.
+        sets: label -> pictures.
+        texts: label -> what each picture should show; empty texts where it is not known.
+        judge, references, dino: see `evaluate`.
+    """
+    if not sets or not all(sets.values()):
+        raise WrongUse("A folder has no picture in it; give folders with .png, .jpg or .webp files.")
+    known = reference_features(references, judge, dino)
+    scorer = Scorer(judge=judge, config=config, references=known, dino=dino)
+    scores: dict[str, dict[str, Tensor]] = {}
+    for number, (label, pictures) in enumerate(sets.items()):
+        yield ScoringEvent(label=label, done=number, total=len(sets))
+        scores[label] = scorer.score(pictures, texts.get(label) or [""] * len(pictures))
+    sides = [
+        Side(label=label, word="", step=None, pictures=tuple(pictures), scores=estimates(scores[label]), probes=None)
+        for label, pictures in sets.items()
+    ]
+    first = next(iter(sets))
+    plan = [(text, number) for number, text in enumerate(texts.get(first) or [""] * len(sets[first]))]
+    yield ReportEvent(report=assembled(config, sides, scores, judge, dino, known.ceilings(), plan, len(references)))
+
+
+def assembled(
+    config: EvalConfig,
+    sides: Sequence[Side],
+    scores: Mapping[str, Mapping[str, Tensor]],
+    judge: Backbone,
+    dino: PictureJudge | None,
+    ceilings: Mapping[str, Estimate],
+    plan: Sequence[tuple[str, int]],
+    references: int,
+) -> Report:
+    """The report of scored sides."""
+    first = sides[0]
+    differences: dict[str, dict[str, Estimate]] = {}
+    for other in sides[1:]:
+        if len(other.pictures) == len(first.pictures):
+            differences[other.label] = _differences(scores[first.label], scores[other.label])
+    notes = [] if judge.facts.independent else [SECOND_JUDGE]
+    if len(sides) > 1 and len(differences) < len(sides) - 1:
+        notes.append("Sets with different numbers of pictures are not compared: pairs need the same prompt and seed.")
+    if config.negative:
+        notes.append(
+            "A negative embedding has no subject to be like. What can be measured is how far it moves the pictures "
+            "and the conditioning, and whether quality rises; whether the change is to your taste, only you can see."
+        )
+    return Report(
+        config=config,
+        judge=judge.facts,
+        dino=None if dino is None else dino.facts,
+        sides=tuple(sides),
+        differences=differences,
+        ceilings=dict(ceilings),
+        plan=tuple(plan),
+        references=references,
+        sentences=tuple(sentences(first.label, differences, config)),
+        best=best_step(sides),
+        notes=tuple(notes),
+    )
+
+
+def _differences(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> dict[str, Estimate]:
+    found = {name: difference(values, theirs[name]) for name, values in ours.items() if name in theirs}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _side(
+    each: Candidate,
+    pictures: Sequence[Image.Image],
+    scores: Mapping[str, Tensor],
+    config: EvalConfig,
+    candidates: Sequence[Candidate],
+    encode: Callable[[Candidate], Encode] | None,
+) -> Side:
+    probes: Probes | None = None
+    found = estimates(scores)
+    if encode is not None and each.word and each.generate is None:
+        probes = probe(encode(each), each.word)
+        if config.negative and not next(c for c in candidates if c is each).generate:
+            change = conditioning_change(encode(each), each.word, config.negative_prompt)
+            found["conditioning_change"] = Estimate(mean=change, low=change, high=change, n=1)
+    return Side(label=each.label, word=each.word, step=each.step, pictures=tuple(pictures), scores=found, probes=probes)
+
+
+def _add_changes(
+    scores: dict[str, dict[str, Tensor]],
+    made: Mapping[str, Sequence[Image.Image]],
+    candidates: Sequence[Candidate],
+    judge: Backbone,
+    rounds: int,
+) -> None:
+    """For a negative embedding: how far each side's pictures are from those of the side without any."""
+    plain = next((each for each in candidates if not each.word), None)
+    if plain is None:
+        return
+    base, before = made[plain.label][:rounds], judge.pictures(made[plain.label][:rounds])
+    for side in candidates:
+        if side is plain:
+            continue
+        pictures = made[side.label][:rounds]
+        cosines = (judge.pictures(pictures) * before).sum(dim=1)
+        levels = [_levels(one, other) for one, other in zip(pictures, base, strict=True)]
+        scores[side.label] |= {"image_change": 1 - cosines, "pixel_change": torch.tensor(levels)}
+
+
+def _levels(one: Image.Image, other: Image.Image) -> float:
+    """Mean absolute difference of two pictures in grey levels, 0…255."""
+    arrays = [np.asarray(each.convert("RGB"), dtype=np.int16) for each in (one, other)]
+    return float(np.abs(arrays[0] - arrays[1]).mean()) if arrays[0].shape == arrays[1].shape else float("nan")
+
+
+def default_candidates(name: str, embedding: Any, class_word: str, *, negative: bool = False) -> list[Candidate]:
+    """The embedding, its class word where one is given, and nothing at all."""
+    sides = [Candidate(label=name, word=name, embeddings=(embedding,))]
+    if class_word and not negative:
+        sides.append(Candidate(label=f"class word “{class_word}”", word=class_word))
+    return [*sides, Candidate(label="without", word="")]
+
+
+__all__ = [
+    "PLACE",
+    "Event",
+    "PictureEvent",
+    "ReportEvent",
+    "ScoringEvent",
+    "default_candidates",
+    "evaluate",
+    "score_pictures",
+]
