@@ -13,6 +13,7 @@ from ti_fix.errors import WrongUse
 from ti_fix.evaluate import (
     Candidate,
     EvalConfig,
+    Material,
     PictureEvent,
     ReportEvent,
     ScoringEvent,
@@ -36,11 +37,13 @@ SIDES = [
 
 
 def report_of(events):
-    return [e.report for e in events if isinstance(e, ReportEvent)][0]
+    return next(e.report for e in events if isinstance(e, ReportEvent))
 
 
 def run(config=CONFIG, sides=SIDES, prompts=("a [name] thing",), judge=None, **more):
-    return list(evaluate(config, sides, prompts, judge or Judge(), generate=paint, references=REFERENCES, **more))
+    stop = more.pop("stop", lambda: False)
+    material = Material(references=REFERENCES, **more)
+    return list(evaluate(config, sides, prompts, judge or Judge(), generate=paint, material=material, stop=stop))
 
 
 def test_every_side_gets_the_same_prompts_and_seeds():
@@ -144,7 +147,7 @@ def test_a_gap_is_closed():
 def test_folders_of_pictures_are_scored_without_a_model():
     sets = {"mine": REFERENCES, "other": [flat(COLOURS["blue"], i) for i in range(4)], "few": REFERENCES[:2]}
     texts = {label: ["a red thing"] * len(pictures) for label, pictures in sets.items()}
-    report = report_of(score_pictures(EvalConfig(), sets, texts, Judge(), references=REFERENCES))
+    report = report_of(score_pictures(EvalConfig(), sets, texts, Judge(), Material(references=REFERENCES)))
     assert set(report.differences) == {"other"} and report.differences["other"]["clip_t"].low > 0
     assert any("different numbers" in note for note in report.notes)
     bare = report_of(score_pictures(EvalConfig(), {"mine": REFERENCES}, {}, Judge()))
@@ -162,7 +165,7 @@ def test_the_report_survives_json_and_names_all_that_scores_depend_on():
 
 def test_scores_of_different_judges_are_never_set_side_by_side():
     reports = [report_of(run(judge=Judge(name))).as_dict() for name in ("one", "other")]
-    with pytest.raises(WrongUse, match="one .* other"):
+    with pytest.raises(WrongUse, match=r"one .* other"):
         same_judge(reports)
     same_judge([reports[0], reports[0]])
 

@@ -12,11 +12,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ti_fix.cli.model import add_model
-from ti_fix.cli.model import open_host as _host
 from ti_fix.cli.settings import add_settings, given
+from ti_fix.cli.standalone import add_model_arguments, open_host, widths_of
 from ti_fix.cli.training_log import Log
-from ti_fix.errors import WrongUse
 from ti_fix.train import (
     CheckpointEvent,
     DoneEvent,
@@ -55,7 +53,7 @@ def register(commands: Any) -> None:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_model(parser)
+    add_model_arguments(parser)
     parser.add_argument("--config", metavar="FILE", help="settings in a TOML or JSON file")
     parser.add_argument("--json-events", action="store_true", help="one JSON object for each event, on standard output")
     parser.add_argument("--tensorboard", metavar="FOLDER", help="also write curves for TensorBoard there")
@@ -80,12 +78,20 @@ def run(arguments: argparse.Namespace) -> int:
     config = settings(arguments)
     data = gather(config)
     group = join()
-    host, fit, publish = _host(arguments)
+    host, widths = open_host(arguments), widths_of(arguments.model)
     if arguments.check:
         config = replace(config, steps=1)
     elif arguments.tune:
         config = _tuned(config, host.model(), data)
-    events = train(config, host.model(), data, stop=stop_on_signal(), generate=host.generate, fit=fit, publish=publish)
+    events = train(
+        config,
+        host.model(),
+        data,
+        stop=stop_on_signal(),
+        generate=host.generate,
+        fit=widths.fit,
+        publish=widths.publish,
+    )
     if arguments.check:
         return _check(events)
     if group.rank != 0:

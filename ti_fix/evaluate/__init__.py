@@ -7,6 +7,7 @@ from ti_fix.evaluate.page import page
 from ti_fix.evaluate.report import Report, Side, markdown, same_judge
 from ti_fix.evaluate.run import (
     Event,
+    Material,
     PictureEvent,
     ReportEvent,
     ScoringEvent,
@@ -25,6 +26,7 @@ __all__ = [
     "Estimate",
     "EvalConfig",
     "Event",
+    "Material",
     "NeedsDownload",
     "PictureEvent",
     "PictureJudge",

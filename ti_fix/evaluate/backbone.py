@@ -154,7 +154,9 @@ class OpenClipBackbone:
 class DinoJudge:
     """A `PictureJudge` over a `DinoTower`."""
 
-    def __init__(self, tower: DinoTower, facts: BackboneFacts, preprocessing: Preprocessing, *, device: str = "cpu"):
+    def __init__(
+        self, tower: DinoTower, facts: BackboneFacts, preprocessing: Preprocessing, *, device: str = "cpu"
+    ) -> None:
         self._tower, self.facts = tower, facts
         self._preprocessing, self._device = preprocessing, device
 

@@ -55,7 +55,8 @@ def shape_of(
     Args:
         state: in open_clip's layout.
         quick_gelu: see `ClipShape`.
-        vision_heads, text_heads: where they are not what the published models have.
+        vision_heads: where they are not what the published models have.
+        text_heads: the same.
 
     Raises:
         UnreadableFile: no ViT CLIP in this layout.
@@ -108,7 +109,7 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor, *, causal: bool) -> Tensor:
         """(n, length, width) -> the same shape."""
-        batch, length, width = x.shape
+        batch, length, _ = x.shape
         joined = F.linear(self.ln_1(x), self.attn["in_proj_weight"], self.attn["in_proj_bias"])
         q, k, v = joined.view(batch, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).reshape(x.shape)

@@ -117,8 +117,10 @@ def judged(names: Sequence[str], features: Tensor, captions: Sequence[str], judg
     """The report from features that are known already.
 
     Args:
+        names: see `look`.
         features: (n, width) of unit length.
-        names, captions, judge: see `look`.
+        captions: see `look`.
+        judge: see `look`.
     """
     similarity = _similarities(features, captions, judge)
     likeness = metrics.ceiling(features)

@@ -47,7 +47,8 @@ def clip_t(pictures: Tensor, texts: Tensor) -> Tensor:
     """Likeness of each picture to its own text (same paper's CLIP-T).
 
     Args:
-        pictures, texts: (n, width).
+        pictures: (n, width).
+        texts: (n, width).
 
     Returns:
         (n,) cosines.
@@ -65,7 +66,8 @@ def clip_iqa(pictures: Tensor, good: Tensor, bad: Tensor, scale: float = 100.0) 
 
     Args:
         pictures: (n, width).
-        good, bad: (pairs, width), for instance “Good photo.” and “Bad photo.”.
+        good: (pairs, width), for instance of “Good photo.”.
+        bad: (pairs, width), of “Bad photo.”.
         scale: the backbone's logit scale.
 
     Returns:

@@ -27,8 +27,10 @@ h1 { font-size: 24px; } h2 { font-size: 18px; margin-top: 28px; }
 .note { border-left: 4px solid #c98a04; padding: 6px 12px; margin: 6px 0; background: #8881; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 5px 10px; border-bottom: 1px solid #8884; text-align: left; vertical-align: top; white-space: nowrap; }
-td small, .small { color: #777; font-size: 12px; display: block; } td.clear { font-weight: 600; }
-.pictures td { white-space: normal; } .pictures img { display: block; max-width: 200px; height: auto; border-radius: 4px; }
+td small, .small { color: #777; font-size: 12px; display: block; }
+td.clear { font-weight: 600; }
+.pictures td { white-space: normal; }
+.pictures img { display: block; max-width: 200px; height: auto; border-radius: 4px; }
 img.plot { max-width: 100%; background: #fff; border-radius: 6px; }
 """
 
@@ -96,7 +98,7 @@ def differences_table(report: Report) -> str:
 
 def _cell(each: Estimate | None, *, signed: bool = False) -> str:
     if each is None:
-        return "<td>–</td>"
+        return "<td>-</td>"
     sign = "+" if signed else ""
     marked = ' class="clear"' if signed and each.clear else ""
     return f"<td{marked}>{each.mean:{sign}.3f}<small>{each.low:{sign}.3f} to {each.high:{sign}.3f}, n {each.n}</small></td>"
@@ -110,11 +112,8 @@ def _probes(report: Report) -> list[str]:
         f"<tr><th>{_shown(label)}</th><td>{p.order:.2f}</td><td>{p.context:.3f}</td><td>{p.later:.3f}</td></tr>"
         for label, p in probed
     )
-    return [
-        "<h2>Text encoders</h2>",
-        "<table><tr><th></th><th>word order (1 is perfect, 0.13 chance)</th><th>moved by adjectives</th>"
-        f"<th>moves what follows</th></tr>{rows}</table>",
-    ]
+    head = "<th>word order (1 is perfect, 0.13 chance)</th><th>moved by adjectives</th><th>moves what follows</th>"
+    return ["<h2>Text encoders</h2>", f"<table><tr><th></th>{head}</tr>{rows}</table>"]
 
 
 def _pictures(report: Report) -> str:

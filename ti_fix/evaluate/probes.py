@@ -91,7 +91,8 @@ def conditioning_change(encode: Encode, one: str, other: str) -> float:
 
     Args:
         encode: see `Encode`.
-        one, other: for instance the negative prompt with and without the embedding.
+        one: for instance the negative prompt with the embedding.
+        other: the same without.
     """
     first, second = (encode([text])[0].float().cpu() for text in (one, other))
     length = min(len(first), len(second))

@@ -17,19 +17,19 @@ SCHEMA = 1
 """Version of the JSON."""
 
 MEANINGS: Mapping[str, str] = {
-    "clip_i": "likeness to the references, mean cosine of CLIP's picture features (−1…1)",
+    "clip_i": "likeness to the references, mean cosine of CLIP's picture features (-1…1)",
     "dino": "the same with DINO's features, which look at details more",
     "masked_clip_i": "likeness of the subject alone, everything else painted over",
-    "clip_t": "agreement with the prompt, cosine of picture and text (−1…1)",
-    "clip_score_25": "2.5 × that cosine, never below 0; some articles call this “CLIP-I”",
+    "clip_t": "agreement with the prompt, cosine of picture and text (-1…1)",
+    "clip_score_25": "2.5 times that cosine, never below 0; some articles call this “CLIP-I”",
     "clip_iqa": "quality by antonyms (0…1; 0.5 is undecided)",
-    "adherence_q": "our reading of “CLIP-Q”: √(mean group adherence × quality) (0…1)",
+    "adherence_q": "our reading of “CLIP-Q”: √(mean group adherence * quality) (0…1)",
     "adherence.colour": "how surely the picture shows the prompt's colours rather than others (0…1)",
     "adherence.object": "the same for objects",
     "adherence.scene": "the same for the scene",
     "adherence.style": "the same for the style",
     "adherence.action": "the same for the action",
-    "image_change": "how far the pictures move from those without (1 − cosine)",
+    "image_change": "how far the pictures move from those without (1 - cosine)",
     "pixel_change": "the same in grey levels (0…255)",
     "conditioning_change": "how far the conditioning moves (relative distance)",
 }
@@ -175,10 +175,10 @@ def _judged(report: Report) -> str:
 def _table(report: Report) -> list[str]:
     lines = [f"| side | {' | '.join(report.metrics)} |", f"|---|{'---|' * len(report.metrics)}"]
     for side in report.sides:
-        cells = [number(side.scores[m]) if m in side.scores else "–" for m in report.metrics]
+        cells = [number(side.scores[m]) if m in side.scores else "-" for m in report.metrics]
         lines.append(f"| {_plain(side.label)} | {' | '.join(cells)} |")
     if report.ceilings:
-        cells = [number(report.ceilings[m]) if m in report.ceilings else "–" for m in report.metrics]
+        cells = [number(report.ceilings[m]) if m in report.ceilings else "-" for m in report.metrics]
         lines.append(f"| references among themselves | {' | '.join(cells)} |")
     return lines
 
@@ -192,7 +192,7 @@ def _differences(report: Report) -> list[str]:
     for metric in report.metrics:
         found = [each.get(metric) for each in report.differences.values()]
         if any(found):
-            cells = ["–" if each is None else f"{'**' * each.clear}{number(each)}{'**' * each.clear}" for each in found]
+            cells = ["-" if each is None else f"{'**' * each.clear}{number(each)}{'**' * each.clear}" for each in found]
             lines.append(f"| {metric} | {' | '.join(cells)} |")
     return [*lines, "", "Bold: the interval leaves out 0."]
 

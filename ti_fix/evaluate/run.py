@@ -61,6 +61,28 @@ class ReportEvent:
 Event = PictureEvent | ScoringEvent | ReportEvent
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Material:
+    """What scores are made with beside the judge.
+
+    Attributes:
+        references: pictures of what the embedding should show.
+        reference_masks: where the subject is in each of them.
+        dino: a second judge, of pictures alone.
+        encode: gives the text encoders with a side's embeddings in them, for the probes.
+        mask: where the subject is in a picture made from (side, prompt, seed); None where it is not known.
+    """
+
+    references: Sequence[Image.Image] = ()
+    reference_masks: Sequence[Image.Image | None] = ()
+    dino: PictureJudge | None = None
+    encode: Callable[[Candidate], Encode] | None = None
+    mask: Callable[[Image.Image, Candidate, str, int], Image.Image | None] | None = None
+
+
+NOTHING_MORE = Material()
+
+
 def evaluate(
     config: EvalConfig,
     candidates: Sequence[Candidate],
@@ -68,11 +90,7 @@ def evaluate(
     judge: Backbone,
     *,
     generate: Callable[[ImageRequest], Any],
-    references: Sequence[Image.Image] = (),
-    reference_masks: Sequence[Image.Image | None] = (),
-    dino: PictureJudge | None = None,
-    encode: Callable[[Candidate], Encode] | None = None,
-    mask: Callable[[Image.Image, Candidate, str, int], Image.Image | None] | None = None,
+    material: Material = NOTHING_MORE,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Event]:
     """Make the same pictures for every side, score them, compare the first side with each of the others.
@@ -83,53 +101,71 @@ def evaluate(
         prompts: with ``[name]`` where the word of a side comes.
         judge: scores pictures against texts and references.
         generate: makes a picture from a request.
-        references: pictures of what the embedding should show.
-        reference_masks: where the subject is in each of them.
-        dino: a second judge, of pictures alone.
-        encode: gives the text encoders with a side's embeddings in them, for the probes.
-        mask: where the subject is in a picture made from (side, prompt, seed); None where it is not known.
+        material: references, a second judge, probes, masks.
         stop: ends the run between two pictures; what is there is scored if every side has the same pictures.
 
     Raises:
         WrongUse: settings, sides or prompts that cannot be evaluated, or a stop before anything could be compared.
     """
     check(config, candidates, prompts)
-    made: dict[str, list[Image.Image]] = {each.label: [] for each in candidates}
-    masks: dict[str, list[Image.Image | None]] = {each.label: [] for each in candidates}
     plan = [(prompt, seed) for prompt in prompts for seed in range(config.seeds)]
-    total = len(plan) * len(candidates)
-    rounds = 0
-    for prompt, seed in plan:
-        for side in candidates:
-            if stop():
-                break
-            image = (side.generate or generate)(request_of(config, side, prompt, seed))
-            made[side.label].append(image)
-            masks[side.label].append(None if mask is None else mask(image, side, prompt, seed))
-            done = sum(map(len, made.values()))
-            yield PictureEvent(label=side.label, prompt=prompt, seed=seed, image=image, done=done, total=total)
-        else:
-            rounds += 1
-            continue
-        break
+    made = _Made(candidates)
+    yield from _paint(config, candidates, plan, generate, material, made, stop)
+    rounds = made.rounds
     if not rounds:
         raise WrongUse("It was stopped before each side had a picture, so there is nothing to compare.")
-    known = reference_features(references, judge, dino, reference_masks)
-    scorer = Scorer(judge=judge, config=config, references=known, dino=dino)
+    known = reference_features(material.references, judge, material.dino, material.reference_masks)
+    scorer = Scorer(judge=judge, config=config, references=known, dino=material.dino)
     texts = [text_of(config, prompt) for prompt, _ in plan[:rounds]]
     scores: dict[str, dict[str, Tensor]] = {}
     for number, side in enumerate(candidates):
         yield ScoringEvent(label=side.label, done=number, total=len(candidates))
-        pictures = made[side.label][:rounds]
-        scores[side.label] = scorer.score(pictures, texts, masks[side.label][:rounds])
+        scores[side.label] = scorer.score(made.pictures[side.label][:rounds], texts, made.masks[side.label][:rounds])
     if config.negative:
-        _add_changes(scores, made, candidates, judge, rounds)
+        _add_changes(scores, made.pictures, candidates, judge, rounds)
     sides = [
-        _side(each, made[each.label][:rounds], scores[each.label], config, candidates, encode) for each in candidates
+        _side(each, made.pictures[each.label][:rounds], scores[each.label], config, material.encode)
+        for each in candidates
     ]
-    yield ReportEvent(
-        report=assembled(config, sides, scores, judge, dino, known.ceilings(), plan[:rounds], len(references))
-    )
+    yield ReportEvent(report=assembled(config, sides, scores, judge, material, known.ceilings(), plan[:rounds]))
+
+
+class _Made:
+    """Pictures and masks by side, in the order of the plan."""
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self.pictures: dict[str, list[Image.Image]] = {each.label: [] for each in candidates}
+        self.masks: dict[str, list[Image.Image | None]] = {each.label: [] for each in candidates}
+
+    @property
+    def rounds(self) -> int:
+        """Entries of the plan that every side has."""
+        return min(map(len, self.pictures.values()))
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.pictures.values()))
+
+
+def _paint(
+    config: EvalConfig,
+    candidates: Sequence[Candidate],
+    plan: Sequence[tuple[str, int]],
+    generate: Callable[[ImageRequest], Any],
+    material: Material,
+    made: _Made,
+    stop: Callable[[], bool],
+) -> Iterator[PictureEvent]:
+    """Side by side, so that a stop leaves pairs."""
+    total = len(plan) * len(candidates)
+    for prompt, seed in plan:
+        for side in candidates:
+            if stop():
+                return
+            image = (side.generate or generate)(request_of(config, side, prompt, seed))
+            made.pictures[side.label].append(image)
+            made.masks[side.label].append(material.mask(image, side, prompt, seed) if material.mask else None)
+            yield PictureEvent(label=side.label, prompt=prompt, seed=seed, image=image, done=made.count, total=total)
 
 
 def request_of(config: EvalConfig, side: Candidate, prompt: str, seed: int) -> ImageRequest:
@@ -161,9 +197,7 @@ def score_pictures(
     sets: Mapping[str, Sequence[Image.Image]],
     texts: Mapping[str, Sequence[str]],
     judge: Backbone,
-    *,
-    references: Sequence[Image.Image] = (),
-    dino: PictureJudge | None = None,
+    material: Material = NOTHING_MORE,
 ) -> Iterator[Event]:
     """Score pictures that exist already; the first set is compared with the others where they are equally many.
 
@@ -171,12 +205,13 @@ def score_pictures(
         config: class word, own groups, quality texts.
         sets: label -> pictures.
         texts: label -> what each picture should show; empty texts where it is not known.
-        judge, references, dino: see `evaluate`.
+        judge: see `evaluate`.
+        material: see `evaluate`.
     """
     if not sets or not all(sets.values()):
         raise WrongUse("A folder has no picture in it; give folders with .png, .jpg or .webp files.")
-    known = reference_features(references, judge, dino)
-    scorer = Scorer(judge=judge, config=config, references=known, dino=dino)
+    known = reference_features(material.references, judge, material.dino, material.reference_masks)
+    scorer = Scorer(judge=judge, config=config, references=known, dino=material.dino)
     scores: dict[str, dict[str, Tensor]] = {}
     for number, (label, pictures) in enumerate(sets.items()):
         yield ScoringEvent(label=label, done=number, total=len(sets))
@@ -187,7 +222,7 @@ def score_pictures(
     ]
     first = next(iter(sets))
     plan = [(text, number) for number, text in enumerate(texts.get(first) or [""] * len(sets[first]))]
-    yield ReportEvent(report=assembled(config, sides, scores, judge, dino, known.ceilings(), plan, len(references)))
+    yield ReportEvent(report=assembled(config, sides, scores, judge, material, known.ceilings(), plan))
 
 
 def assembled(
@@ -195,10 +230,9 @@ def assembled(
     sides: Sequence[Side],
     scores: Mapping[str, Mapping[str, Tensor]],
     judge: Backbone,
-    dino: PictureJudge | None,
+    material: Material,
     ceilings: Mapping[str, Estimate],
     plan: Sequence[tuple[str, int]],
-    references: int,
 ) -> Report:
     """The report of scored sides."""
     first = sides[0]
@@ -217,12 +251,12 @@ def assembled(
     return Report(
         config=config,
         judge=judge.facts,
-        dino=None if dino is None else dino.facts,
+        dino=None if material.dino is None else material.dino.facts,
         sides=tuple(sides),
         differences=differences,
         ceilings=dict(ceilings),
         plan=tuple(plan),
-        references=references,
+        references=len(material.references),
         sentences=tuple(sentences(first.label, differences, config)),
         best=best_step(sides),
         notes=tuple(notes),
@@ -239,14 +273,13 @@ def _side(
     pictures: Sequence[Image.Image],
     scores: Mapping[str, Tensor],
     config: EvalConfig,
-    candidates: Sequence[Candidate],
     encode: Callable[[Candidate], Encode] | None,
 ) -> Side:
     probes: Probes | None = None
     found = estimates(scores)
     if encode is not None and each.word and each.generate is None:
         probes = probe(encode(each), each.word)
-        if config.negative and not next(c for c in candidates if c is each).generate:
+        if config.negative:
             change = conditioning_change(encode(each), each.word, config.negative_prompt)
             found["conditioning_change"] = Estimate(mean=change, low=change, high=change, n=1)
     return Side(label=each.label, word=each.word, step=each.step, pictures=tuple(pictures), scores=found, probes=probes)

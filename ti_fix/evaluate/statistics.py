@@ -58,6 +58,8 @@ def difference(values: Tensor, baseline: Tensor, *, seed: int = 0) -> Estimate |
     """Mean of values - baseline over pairs made from the same prompt and seed.
 
     Args:
-        values, baseline: (n,), in the same order.
+        values: (n,).
+        baseline: (n,), in the same order.
+        seed: see `estimate`.
     """
     return estimate(values.double() - baseline.double(), seed=seed)

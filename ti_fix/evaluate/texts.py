@@ -55,7 +55,8 @@ def joined(features: Tensor, owners: list[int], lengths: list[int], count: int) 
 
     Args:
         features: (parts, width).
-        owners, lengths: from `batch_of`.
+        owners: from `batch_of`.
+        lengths: from `batch_of`.
         count: how many texts.
     """
     weights = torch.tensor(lengths, dtype=features.dtype, device=features.device)[:, None]

@@ -144,14 +144,14 @@ class Recorder:
         self.skipped: set[str] = set()
 
     def expect(self, wanted: Sequence[Wanted]) -> None:
-        """Name the rows to follow from now on, in the order of the pictures; for a prompt that changes, at each step."""
+        """Name the rows to follow, in the order of the pictures; for a prompt that changes, at each step anew."""
         self._wanted, self._used = wanted, set()
 
     def begin_pass(self) -> None:
         """Count steps from the beginning again, as a second pass does."""
         self._step, self._used = 0, set()
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> Recorder:  # noqa: PYI034 - Self is newer than Python 3.10
         if self._handles:
             raise TiFixError("These maps are being recorded already; close the first recorder.")
         self._handles.append(self._unet.register_forward_pre_hook(self._begin, with_kwargs=True))
@@ -225,8 +225,10 @@ class Recorder:
         return hook
 
     def _half(self, context: Tensor) -> Tensor:
-        """The context with the other encoder's part zeroed; the projection has no bias, so its part of the logits
-        goes with it."""
+        """The context with the other encoder's part zeroed.
+
+        The projection has no bias, so the other part of the logits goes with it.
+        """
         alone = torch.zeros_like(context)
         part = slice(0, self._split) if self._settings.encoder == "clip_l" else slice(self._split, None)
         alone[..., part] = context[..., part]
