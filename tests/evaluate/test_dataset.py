@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.evaluate.standin import COLOURS, Judge, flat
 from ti_fix.errors import WrongUse
@@ -28,10 +30,19 @@ def test_the_picture_that_does_not_belong_and_the_caption_that_does_not_fit_are_
 
 def test_copies_are_one_group():
     features = torch.nn.functional.normalize(torch.tensor([[1.0, 0], [0, 1], [1, 0.01], [1, 0.02]]), dim=-1)
-    assert copies(features) == [[0, 2, 3]]
-    report = run(["red"] * 3, ["a red thing"] * 3)
-    assert len(report.duplicates) == 1 and report.kept == ["0.png"]
-    assert report.as_dict()["kept"] == ["0.png"]
+    layouts = torch.nn.functional.normalize(torch.tensor([[1.0, 0], [1, 0], [1, 0.1], [0, 1]]), dim=-1)
+    assert copies(features, layouts) == [[0, 2]]
+    photo = Image.fromarray(
+        np.kron(np.random.RandomState(0).randint(0, 255, (8, 8, 3)), np.ones((8, 8, 1))).astype("u1")
+    )
+    again = photo.resize((48, 48))
+    other = Image.fromarray(np.asarray(photo)[::-1].copy())
+    events = list(look(["a", "b", "c"], [photo, again, other], ["", "", ""], Judge()))
+    report = events[-1].report
+    assert report.duplicates == (("a", "b"),) and report.kept == ["a", "c"]
+    assert report.as_dict()["kept"] == ["a", "c"] and report.before["share of spare copies"].mean == pytest.approx(
+        1 / 3
+    )
 
 
 def test_pictures_without_captions_are_not_flagged_for_it():

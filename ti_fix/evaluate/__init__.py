@@ -3,7 +3,7 @@
 from ti_fix.evaluate.backbone import Backbone, BackboneFacts, PictureJudge
 from ti_fix.evaluate.config import DEFAULT_PROMPTS, PLACE, Candidate, EvalConfig
 from ti_fix.evaluate.features import NeedsDownload, dino_from_file, from_file, from_state, interrogator_file, named
-from ti_fix.evaluate.page import page
+from ti_fix.evaluate.page import body, page
 from ti_fix.evaluate.report import Report, Side, markdown, same_judge
 from ti_fix.evaluate.run import (
     Event,
@@ -11,6 +11,7 @@ from ti_fix.evaluate.run import (
     PictureEvent,
     ReportEvent,
     ScoringEvent,
+    as_stored,
     default_candidates,
     evaluate,
     score_pictures,
@@ -34,6 +35,8 @@ __all__ = [
     "ReportEvent",
     "ScoringEvent",
     "Side",
+    "as_stored",
+    "body",
     "default_candidates",
     "difference",
     "dino_from_file",

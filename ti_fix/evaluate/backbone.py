@@ -18,7 +18,7 @@ from ti_fix.evaluate.texts import batch_of, joined
 BATCH = 32
 CLIP_MEAN, CLIP_DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "area": Image.Resampling.BOX}
+RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Preprocessing:
         size: side of the square input in pixels.
         resize: length that the short side is brought to before the middle is cut out.
         mean, deviation: of the three channels, on a scale of 0…1.
-        resampling: ``bicubic`` or ``area``.
+        resampling: ``bicubic`` or ``bilinear``.
     """
 
     size: int

@@ -1,4 +1,4 @@
-"""CLIP in plain PyTorch: both towers of a ViT model, read from a state dict in open_clip's layout.
+"""CLIP in plain PyTorch: both towers, read from a state dict in open_clip's layout.
 
 So a judge needs no package that a host may lack. Architecture: Radford et al. 2021 (arXiv 2103.00020).
 """
@@ -6,7 +6,7 @@ So a judge needs no package that a host may lack. Architecture: Radford et al. 2
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ti_fix.errors import UnreadableFile
+from ti_fix.evaluate.resnet_tower import ResNetImages, image_size
 
 HEAD_WIDTH = 64
 VISION_HEAD_WIDTHS = {1280: 80, 1408: 88, 1664: 104}
@@ -26,7 +27,7 @@ class ClipShape:
 
     Attributes:
         image_size: side of the square picture in pixels.
-        patch: side of a patch in pixels.
+        patch: side of a patch in pixels; 0 for an image tower of the ResNet kind.
         vision_width, vision_layers, vision_heads: image tower.
         text_width, text_layers, text_heads: text tower.
         context: tokens of a text, start and end included.
@@ -48,7 +49,12 @@ class ClipShape:
 
 
 def shape_of(
-    state: Mapping[str, Tensor], *, quick_gelu: bool, vision_heads: int | None = None, text_heads: int | None = None
+    state: Mapping[str, Tensor],
+    *,
+    quick_gelu: bool,
+    vision_heads: int | None = None,
+    vision_head_width: int | None = None,
+    text_heads: int | None = None,
 ) -> ClipShape:
     """The shape of a model, read off its tensors.
 
@@ -56,26 +62,32 @@ def shape_of(
         state: in open_clip's layout.
         quick_gelu: see `ClipShape`.
         vision_heads: where they are not what the published models have.
-        text_heads: the same.
+        vision_head_width: the same, said by their width.
+        text_heads: the same for the text tower.
 
     Raises:
-        UnreadableFile: no ViT CLIP in this layout.
+        UnreadableFile: no CLIP in this layout.
     """
     try:
-        vision_width, _, patch, _ = state["visual.conv1.weight"].shape
-        grid = math.isqrt(state["visual.positional_embedding"].shape[0] - 1)
+        if "visual.attnpool.positional_embedding" in state:
+            vision_width, patch = state["visual.attnpool.positional_embedding"].shape[1], 0
+            side = image_size(state)
+        else:
+            vision_width, _, patch, _ = state["visual.conv1.weight"].shape
+            side = math.isqrt(state["visual.positional_embedding"].shape[0] - 1) * patch
         text_width, features = state["text_projection"].shape
         context = state["positional_embedding"].shape[0]
     except (KeyError, ValueError) as missing:
         raise UnreadableFile(
-            "no-clip", f"The file holds no CLIP with an image tower of the ViT kind (it lacks {missing})."
+            "no-clip", f"The file holds no CLIP with an image tower of the ViT or ResNet kind (it lacks {missing})."
         ) from None
     return ClipShape(
-        image_size=grid * patch,
+        image_size=side,
         patch=patch,
         vision_width=vision_width,
         vision_layers=_count(state, "visual.transformer.resblocks."),
-        vision_heads=vision_heads or vision_width // VISION_HEAD_WIDTHS.get(vision_width, HEAD_WIDTH),
+        vision_heads=vision_heads
+        or vision_width // (vision_head_width or VISION_HEAD_WIDTHS.get(vision_width if patch else 0, HEAD_WIDTH)),
         text_width=text_width,
         text_layers=_count(state, "transformer.resblocks."),
         text_heads=text_heads or text_width // HEAD_WIDTH,
@@ -128,7 +140,10 @@ class ClipTower(nn.Module):
         self.scale = float(state["logit_scale"].float().exp()) if "logit_scale" in state else 100.0
         with torch.device("meta"):
             self._build(shape, state)
-        self.load_state_dict(_renamed(state), assign=True)
+        self.load_state_dict(
+            {k: v for k, v in _renamed(state).items() if shape.patch or not _of_images(k)}, assign=True
+        )
+        self.images = ResNetImages(state, shape.vision_heads) if not shape.patch else None
         self.eval().requires_grad_(False)
 
     def _build(self, s: ClipShape, state: Mapping[str, Tensor]) -> None:
@@ -136,6 +151,15 @@ class ClipTower(nn.Module):
             hidden = [state[f"{prefix}{i}.mlp.c_fc.weight"].shape[0] for i in range(layers)]
             return nn.ModuleList(_Block(width, heads, each, quick=s.quick_gelu) for each in hidden)
 
+        if s.patch:
+            self._build_vit(s, blocks)
+        self.tokens = nn.Embedding(state["token_embedding.weight"].shape[0], s.text_width)
+        self.text_places = nn.Parameter(torch.empty(s.context, s.text_width))
+        self.text = blocks("transformer.resblocks.", s.text_layers, s.text_width, s.text_heads)
+        self.ln_final = nn.LayerNorm(s.text_width)
+        self.text_projection = nn.Parameter(torch.empty(s.text_width, s.features))
+
+    def _build_vit(self, s: ClipShape, blocks: Callable[[str, int, int, int], nn.ModuleList]) -> None:
         self.conv1 = nn.Conv2d(3, s.vision_width, s.patch, s.patch, bias=False)
         places = (s.image_size // s.patch) ** 2 + 1
         self.class_embedding = nn.Parameter(torch.empty(s.vision_width))
@@ -143,14 +167,11 @@ class ClipTower(nn.Module):
         self.ln_pre, self.ln_post = nn.LayerNorm(s.vision_width), nn.LayerNorm(s.vision_width)
         self.vision = blocks("visual.transformer.resblocks.", s.vision_layers, s.vision_width, s.vision_heads)
         self.vision_projection = nn.Parameter(torch.empty(s.vision_width, s.features))
-        self.tokens = nn.Embedding(state["token_embedding.weight"].shape[0], s.text_width)
-        self.text_places = nn.Parameter(torch.empty(s.context, s.text_width))
-        self.text = blocks("transformer.resblocks.", s.text_layers, s.text_width, s.text_heads)
-        self.ln_final = nn.LayerNorm(s.text_width)
-        self.text_projection = nn.Parameter(torch.empty(s.text_width, s.features))
 
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Normalised pixels (n, 3, side, side) -> (n, features)."""
+        if self.images is not None:
+            return F.normalize(self.images(pixels), dim=-1)
         x = self.conv1(pixels).flatten(2).transpose(1, 2)
         x = torch.cat([self.class_embedding.expand(len(x), 1, -1), x], dim=1) + self.vision_places
         x = self.ln_pre(x)
@@ -176,6 +197,11 @@ _NAMES = {
     "positional_embedding": "text_places",
     "text_projection": "text_projection",
 }
+
+
+def _of_images(name: str) -> bool:
+    """Whether a tensor (by our name) is the image tower's."""
+    return name.startswith(("conv1", "vision", "class_embedding", "ln_pre", "ln_post"))
 
 
 def _renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

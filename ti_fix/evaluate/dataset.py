@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ti_fix.errors import WrongUse
@@ -18,7 +20,11 @@ OUTLIER = 3.0
 """Robust deviations below the set's median from which a picture is flagged: 1.4826 * MAD is one for a normal law."""
 
 DUPLICATE = 0.97
-"""Cosine from which two pictures count as one."""
+SAME_LAYOUT = 0.9
+"""Two pictures count as one when the judge's features have this cosine, and their small grey copies this correlation:
+features alone also take two photographs of one thing for one."""
+
+THUMBNAIL = 16
 
 SIMILARITY_HINT = 0.28
 """What articles use as a fixed threshold for captions with ViT-L/14. Cosines of other judges lie elsewhere, so it is
@@ -106,19 +112,30 @@ def look(
     """
     if len(pictures) < 2:
         raise WrongUse("A set has at least two pictures; give a folder with more.")
-    features = []
+    features, small = [], []
     for number, picture in enumerate(pictures):
         yield LookEvent(done=number, total=len(pictures))
         features.append(judge.pictures([picture])[0])
-    yield DatasetEvent(report=judged(names, torch.stack(features), captions, judge))
+        small.append(thumbnail(picture))
+    yield DatasetEvent(report=judged(names, torch.stack(features), torch.stack(small), captions, judge))
 
 
-def judged(names: Sequence[str], features: Tensor, captions: Sequence[str], judge: Backbone) -> DatasetReport:
+def thumbnail(picture: Any) -> Tensor:
+    """A picture's layout: 16 x 16 grey values of mean 0 and unit length."""
+    grey = np.asarray(picture.convert("L").resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX), dtype=np.float32)
+    values = torch.from_numpy(grey).flatten()
+    return torch.nn.functional.normalize(values - values.mean(), dim=0)
+
+
+def judged(
+    names: Sequence[str], features: Tensor, thumbnails: Tensor, captions: Sequence[str], judge: Backbone
+) -> DatasetReport:
     """The report from features that are known already.
 
     Args:
         names: see `look`.
         features: (n, width) of unit length.
+        thumbnails: (n, 256), see `thumbnail`.
         captions: see `look`.
         judge: see `look`.
     """
@@ -136,15 +153,15 @@ def judged(names: Sequence[str], features: Tensor, captions: Sequence[str], judg
         )
         for i, (name, caption) in enumerate(zip(names, captions, strict=True))
     )
-    groups = copies(features)
+    groups = copies(features, thumbnails)
     spare = {number for group in groups for number in group[1:]}
     kept = torch.tensor([not item.flags and i not in spare for i, item in enumerate(items)])
     return DatasetReport(
         judge=judge.facts,
         items=items,
         duplicates=tuple(tuple(names[i] for i in group) for group in groups),
-        before=_figures(features, similarity),
-        after=_figures(features[kept], similarity[kept]),
+        before=_figures(features, similarity, groups),
+        after=_figures(features[kept], similarity[kept], ()),
     )
 
 
@@ -173,9 +190,14 @@ def _flags(odd: bool, unfit: bool) -> tuple[str, ...]:
     return tuple(found)
 
 
-def copies(features: Tensor, threshold: float = DUPLICATE) -> list[list[int]]:
-    """Groups of pictures that are alike beyond the threshold, each picture in one group, singles left out."""
-    alike = features @ features.T >= threshold
+def copies(features: Tensor, thumbnails: Tensor) -> list[list[int]]:
+    """Groups of pictures that count as one, each picture in one group, singles left out.
+
+    Args:
+        features: (n, width) of unit length.
+        thumbnails: (n, 256), see `thumbnail`.
+    """
+    alike = (features @ features.T >= DUPLICATE) & (thumbnails @ thumbnails.T >= SAME_LAYOUT)
     left = set(range(len(features)))
     groups = []
     while left:
@@ -187,10 +209,9 @@ def copies(features: Tensor, threshold: float = DUPLICATE) -> list[list[int]]:
     return groups
 
 
-def _figures(features: Tensor, similarity: Tensor) -> dict[str, Estimate | None]:
+def _figures(features: Tensor, similarity: Tensor, groups: Sequence[Sequence[int]]) -> dict[str, Estimate | None]:
     consistency = estimate(metrics.ceiling(features)) if len(features) > 1 else None
-    duplicates = sum(len(group) - 1 for group in copies(features)) if len(features) else 0
-    share = duplicates / max(1, len(features))
+    share = sum(len(group) - 1 for group in groups) / max(1, len(features))
     return {
         "consistency": consistency,
         "caption similarity": estimate(similarity) if len(similarity) else None,

@@ -178,7 +178,7 @@ def from_file(path: Path, *, device: str = "cpu") -> Backbone:
     models' are taken, and plain GELU.
 
     Raises:
-        UnreadableFile: it holds no CLIP with a ViT image tower.
+        UnreadableFile: it holds no CLIP.
         WrongUse: there is no such file.
     """
     state, about = _read(path)
@@ -199,11 +199,11 @@ def from_state(
         device: where it runs.
     """
     vision, text = config.get("vision_cfg", {}), config.get("text_cfg", {})
-    heads = vision["width"] // vision["head_width"] if "head_width" in vision else vision.get("heads")
     shape = shape_of(
         state,
         quick_gelu=bool(config.get("quick_gelu", False)),
-        vision_heads=heads,
+        vision_heads=vision.get("heads"),
+        vision_head_width=vision.get("head_width"),
         text_heads=text.get("heads"),
     )
     preprocessing = Preprocessing(

@@ -26,7 +26,8 @@ h1 { font-size: 24px; } h2 { font-size: 18px; margin-top: 28px; }
 .told { border-left: 4px solid #2b7fd0; padding: 6px 12px; margin: 6px 0; background: #8881; }
 .note { border-left: 4px solid #c98a04; padding: 6px 12px; margin: 6px 0; background: #8881; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 5px 10px; border-bottom: 1px solid #8884; text-align: left; vertical-align: top; white-space: nowrap; }
+th, td { padding: 5px 10px; border-bottom: 1px solid #8884; text-align: left; vertical-align: top; }
+th, td { white-space: nowrap; }
 td small, .small { color: #777; font-size: 12px; display: block; }
 td.clear { font-weight: 600; }
 .pictures td { white-space: normal; }
@@ -50,27 +51,35 @@ def page(
         figures: heading -> PNG, beside the plot of the scores.
         sections: heading -> finished HTML, from those who know how to draw it.
     """
-    body = [f"<h1>{_shown(title)}</h1>", *(f'<p class="told">{_shown(each)}</p>' for each in report.sentences)]
+    head = f'<meta charset="utf-8"><title>{_shown(title)}</title><style>{STYLE}</style>'
+    inner = f"<h1>{_shown(title)}</h1>\n{body(report, figures=figures, sections=sections)}"
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{inner}\n</body></html>\n'
+
+
+def body(
+    report: Report, *, figures: Mapping[str, bytes] | None = None, sections: Mapping[str, str] | None = None
+) -> str:
+    """What stands on the page below its heading; see `page`."""
+    parts = [*(f'<p class="told">{_shown(each)}</p>' for each in report.sentences)]
     if report.best:
-        body.append(f'<p class="told">Best step of the run: <b>{_shown(report.best)}</b></p>')
-    body.append(f'<p class="small">{_shown(judged_by(report))}</p>')
-    body += [f'<p class="note">{_shown(note)}</p>' for note in report.notes]
-    body += ["<h2>Scores</h2>", scores_table(report)]
+        parts.append(f'<p class="told">Best step of the run: <b>{_shown(report.best)}</b></p>')
+    parts.append(f'<p class="small">{_shown(judged_by(report))}</p>')
+    parts += [f'<p class="note">{_shown(note)}</p>' for note in report.notes]
+    parts += ["<h2>Scores</h2>", scores_table(report)]
     every = {"Scores as points": plots.scores(report)} if plots.available() and report.metrics else {}
     if not plots.available():
-        body.append('<p class="note">Plots are left out: the package matplotlib is not installed.</p>')
+        parts.append('<p class="note">Plots are left out: the package matplotlib is not installed.</p>')
     if report.differences:
-        body += [f"<h2>{_shown(report.sides[0].label)} minus the other</h2>", differences_table(report)]
+        parts += [f"<h2>{_shown(report.sides[0].label)} minus the other</h2>", differences_table(report)]
     for heading, image in {**every, **(figures or {})}.items():
-        body += [f"<h2>{_shown(heading)}</h2>", f'<img class="plot" alt="{_shown(heading)}" src="{_data(image)}">']
-    body += _probes(report)
+        parts += [f"<h2>{_shown(heading)}</h2>", f'<img class="plot" alt="{_shown(heading)}" src="{_data(image)}">']
+    parts += _probes(report)
     if any(side.pictures for side in report.sides):
-        body += ["<h2>Pictures</h2>", _pictures(report)]
+        parts += ["<h2>Pictures</h2>", _pictures(report)]
     for heading, content in (sections or {}).items():
-        body += [f"<h2>{_shown(heading)}</h2>", content]
-    body += ["<h2>What the names mean</h2>", _meanings(report)]
-    head = f'<meta charset="utf-8"><title>{_shown(title)}</title><style>{STYLE}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(body) + "\n</body></html>\n"
+        parts += [f"<h2>{_shown(heading)}</h2>", content]
+    parts += ["<h2>What the names mean</h2>", _meanings(report)]
+    return "\n".join(parts)
 
 
 def scores_table(report: Report) -> str:
@@ -101,7 +110,8 @@ def _cell(each: Estimate | None, *, signed: bool = False) -> str:
         return "<td>-</td>"
     sign = "+" if signed else ""
     marked = ' class="clear"' if signed and each.clear else ""
-    return f"<td{marked}>{each.mean:{sign}.3f}<small>{each.low:{sign}.3f} to {each.high:{sign}.3f}, n {each.n}</small></td>"
+    told = f"{each.low:{sign}.3f} to {each.high:{sign}.3f}, n {each.n}"
+    return f"<td{marked}>{each.mean:{sign}.3f}<small>{told}</small></td>"
 
 
 def _probes(report: Report) -> list[str]:
@@ -109,10 +119,10 @@ def _probes(report: Report) -> list[str]:
     if not probed:
         return []
     rows = "".join(
-        f"<tr><th>{_shown(label)}</th><td>{p.order:.2f}</td><td>{p.context:.3f}</td><td>{p.later:.3f}</td></tr>"
+        f"<tr><th>{_shown(label)}</th><td>{p.order:.3f}</td><td>{p.context:.3f}</td><td>{p.later:.3f}</td></tr>"
         for label, p in probed
     )
-    head = "<th>word order (1 is perfect, 0.13 chance)</th><th>moved by adjectives</th><th>moves what follows</th>"
+    head = "<th>moved by its place</th><th>moved by adjectives</th><th>moves what follows</th>"
     return ["<h2>Text encoders</h2>", f"<table><tr><th></th>{head}</tr>{rows}</table>"]
 
 

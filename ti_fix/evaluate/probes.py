@@ -1,7 +1,8 @@
 """What an embedding does to the text encoders, before any picture: word order, context, change of the conditioning.
 
-An overlong vector drowns the positions and the words around it in the encoder's layer norm (DTI: arXiv 2512.13672), so
-its own state no longer tells where it stands or what stands before it. The probes measure that against the class word.
+An overlong vector drowns the positions and the words around it in the encoder's layer norm (arXiv 2512.13672), so its
+own state hardly changes with where it stands or with what stands before it. The probes measure that, to be set beside
+the class word's.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Probes:
     """How a word behaves in the text encoders.
 
     Attributes:
-        order: share of positions that its own state tells, 0…1; 1 / 8 is chance.
+        order: how far its place among other words moves its state (1 - cosine); near 0, word order is lost.
         context: how far adjectives before it move its state (1 - cosine).
         later: how far it moves the state of a word behind it, compared with leaving it out (1 - cosine).
     """
@@ -55,14 +56,8 @@ def probe(encode: Encode, word: str) -> Probes:
 
 
 def _order(encode: Encode, word: str) -> float:
-    """Nearest mean state over the other fillers, leave one filler out."""
-    states = torch.stack([_states(encode, word, filler.split()) for filler in FILLERS])  # fillers, positions, width
-    right = 0
-    for left_out in range(len(FILLERS)):
-        others = torch.cat([states[:left_out], states[left_out + 1 :]]).mean(dim=0)
-        nearest = torch.cdist(states[left_out], others).argmin(dim=1)
-        right += int((nearest == torch.arange(POSITIONS)).sum())
-    return right / (POSITIONS * len(FILLERS))
+    """Over several texts, as each text of its own also moves the state."""
+    return sum(_spread(_states(encode, word, filler.split())) for filler in FILLERS) / len(FILLERS)
 
 
 def _states(encode: Encode, word: str, filler: Sequence[str]) -> Tensor:
@@ -73,7 +68,11 @@ def _states(encode: Encode, word: str, filler: Sequence[str]) -> Tensor:
 
 
 def _context(encode: Encode, word: str) -> float:
-    states = encode([f"{adjective} {word}" for adjective in ADJECTIVES])[:, 2].float().cpu()
+    return _spread(encode([f"{adjective} {word}" for adjective in ADJECTIVES])[:, 2].float().cpu())
+
+
+def _spread(states: Tensor) -> float:
+    """Mean of 1 - cosine over all pairs of states (n, width)."""
     cosines = F.normalize(states, dim=-1) @ F.normalize(states, dim=-1).T
     pairs = len(states) * (len(states) - 1)
     return float(1 - (cosines.sum() - cosines.diagonal().sum()) / pairs)

@@ -205,11 +205,11 @@ def _probes(report: Report) -> list[str]:
         "",
         "## Text encoders",
         "",
-        "| side | word order | moved by adjectives | moves what follows |",
+        "| side | moved by its place | moved by adjectives | moves what follows |",
         "|---|---|---|---|",
     ]
     for side, each in probed:
-        lines.append(f"| {_plain(side.label)} | {each.order:.2f} | {each.context:.3f} | {each.later:.3f} |")
+        lines.append(f"| {_plain(side.label)} | {each.order:.3f} | {each.context:.3f} | {each.later:.3f} |")
     return lines
 
 

@@ -19,6 +19,9 @@ COLOURS = np.array(
 
 Levels = NDArray[np.float64]
 STRENGTH = 0.65
+LEAST_CONTRAST = 0.01
+"""Share of the largest value: a map that varies less is shown as it is, flat, and not as enlarged rounding."""
+
 LABEL = 22
 """Height of a label in pixels."""
 
@@ -71,7 +74,8 @@ def _levels(map_: Tensor, size: tuple[int, int]) -> Levels:
     """The map at a picture's size, 0…1."""
     whole = F.interpolate(map_[None, None].float(), size=(size[1], size[0]), mode="bicubic", align_corners=False)[0, 0]
     low, high = torch.aminmax(whole)
-    return ((whole - low) / (high - low).clamp(min=1e-12)).numpy().astype(float)
+    contrast = (high - low).clamp(min=float(high) * LEAST_CONTRAST + 1e-12)
+    return ((whole - low) / contrast).numpy().astype(float)
 
 
 def _colours(levels: Levels) -> Levels:

@@ -23,6 +23,7 @@ from fastapi.concurrency import run_in_threadpool
 from ti_fix import __version__
 from ti_fix.errors import TiFixError
 from ti_fix.jobs import Busy
+from ti_fix.ui import evaluate_api
 from ti_fix.ui.desk import Desk, desk_of
 from ti_fix.ui.files_details import prompt_text
 from ti_fix.ui.files_table import CHOICES, filtered, found
@@ -60,6 +61,7 @@ def mount(app: FastAPI, host: PageHost) -> None:
         ("inspect", "GET", inspect_file),
         ("repair", "POST", repair_files),
         ("refresh", "POST", refresh),
+        *evaluate_api.ROUTES,
     ):
         app.add_api_route(
             f"{PREFIX}/{path}",
