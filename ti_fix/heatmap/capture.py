@@ -143,9 +143,15 @@ class Recorder:
         self._passes: dict[tuple[int, int, int], _Pass] = {}
         self.skipped: set[str] = set()
 
-    def expect(self, wanted: Sequence[Wanted]) -> None:
-        """Name the rows to follow, in the order of the pictures; for a prompt that changes, at each step anew."""
+    def expect(self, wanted: Sequence[Wanted], step: int | None = None) -> None:
+        """Name the rows to follow, in the order of the pictures.
+
+        Args:
+            wanted: stays in force until it is said anew, as for a prompt that changes.
+            step: which one begins; counted by the rows that come where it is not known.
+        """
         self._wanted, self._used = wanted, set()
+        self._step = self._step if step is None else step
 
     def begin_pass(self) -> None:
         """Count steps from the beginning again, as a second pass does."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from ti_fix.evaluate import EvalConfig
+from ti_fix.heatmap import MapSettings
 from ti_fix.ui.forms import option_texts
 
 LABELS = MappingProxyType(
     {
         "intro": "Makes the same pictures with the embedding and without it, scores them, and says where it helps.",
         "embedding": "Embedding",
-        "class_word_hint": "The ordinary word for what it shows. Without one, only “with” and “without” are compared.",
         "prompts": "Prompts",
         "prompts_hint": "One a line, with [name] where the embedding comes.",
         "references": "Pictures of what it should show",
@@ -31,4 +31,4 @@ LABELS = MappingProxyType(
         "maps_groups": "Also for groups (colour, object, scene …)",
     }
 )
-TEXTS = MappingProxyType({**LABELS, **option_texts(EvalConfig)})
+TEXTS = MappingProxyType({**LABELS, **option_texts(EvalConfig, MapSettings)})
