@@ -121,7 +121,7 @@ class ClipBackbone:
     def texts(self, texts: Sequence[str]) -> Tensor:
         """See `Backbone`."""
         ids, owners, lengths = batch_of(list(texts), self._tower.shape.context)
-        features = [self._tower.encode_text(rows.to(self._device)) for rows in ids.split(BATCH)]
+        features = [self._tower.encode_text(rows.to(self._device)) for rows in _batches(ids)]
         return joined(torch.cat(features).cpu(), owners, lengths, len(texts))
 
 
@@ -131,7 +131,7 @@ class OpenClipBackbone:
     def __init__(self, model: Any, tokenizer: Any, facts: BackboneFacts, preprocessing: Preprocessing) -> None:
         self._model, self._tokenizer, self._preprocessing = model.eval(), tokenizer, preprocessing
         self._device = str(next(model.parameters()).device)
-        self.facts, self.scale = facts, float(model.logit_scale.exp())
+        self.facts, self.scale = facts, float(model.logit_scale.detach().exp())
 
     def pictures(self, pictures: Sequence[Image.Image]) -> Tensor:
         """See `Backbone`."""
@@ -144,10 +144,10 @@ class OpenClipBackbone:
         """See `Backbone`; CLIP's tokens in parts, other tokenizers' texts cut as open_clip cuts them."""
         context = int(getattr(self._model, "context_length", 77))
         if type(self._tokenizer).__name__ == "HFTokenizer":
-            features = self._model.encode_text(self._tokenizer(list(texts)).to(self._device), normalize=True)
+            features: Tensor = self._model.encode_text(self._tokenizer(list(texts)).to(self._device), normalize=True)
             return features.float().cpu()
         ids, owners, lengths = batch_of(list(texts), context)
-        found = [self._model.encode_text(rows.to(self._device), normalize=True) for rows in ids.split(BATCH)]
+        found = [self._model.encode_text(rows.to(self._device), normalize=True) for rows in _batches(ids)]
         return joined(torch.cat(found).float().cpu(), owners, lengths, len(texts))
 
 
@@ -163,6 +163,10 @@ class DinoJudge:
     def pictures(self, pictures: Sequence[Image.Image]) -> Tensor:
         """See `PictureJudge`."""
         return _in_batches(pictures, self._preprocessing, self._tower.encode_image, self._device)
+
+
+def _batches(ids: Tensor) -> list[Tensor]:
+    return [ids[i : i + BATCH] for i in range(0, len(ids), BATCH)]
 
 
 @torch.no_grad()

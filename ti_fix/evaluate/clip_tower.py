@@ -126,9 +126,10 @@ class _Block(nn.Module):
         q, k, v = joined.view(batch, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).reshape(x.shape)
         x = x + F.linear(mixed, self.attn["out_proj_weight"], self.attn["out_proj_bias"])
-        hidden = self.c_fc(self.ln_2(x))
+        hidden: Tensor = self.c_fc(self.ln_2(x))
         hidden = hidden * torch.sigmoid(1.702 * hidden) if self._quick else F.gelu(hidden)
-        return x + self.c_proj(hidden)
+        changed: Tensor = x + self.c_proj(hidden)
+        return changed
 
 
 class ClipTower(nn.Module):

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from ti_fix.errors import TiFixError, UnreadableFile, WrongUse
 from ti_fix.evaluate.backbone import (
+    CLIP_DEVIATION,
+    CLIP_MEAN,
     IMAGENET_DEVIATION,
     IMAGENET_MEAN,
     Backbone,
@@ -146,8 +148,8 @@ def wrap_open_clip(model: Any, tokenizer: Any, name: str) -> OpenClipBackbone:
     """A model of open_clip's as a judge."""
     side = model.visual.image_size
     side = side[0] if isinstance(side, (tuple, list)) else side
-    mean = tuple(getattr(model.visual, "image_mean", None) or Preprocessing.mean)
-    deviation = tuple(getattr(model.visual, "image_std", None) or Preprocessing.deviation)
+    mean = tuple(getattr(model.visual, "image_mean", None) or CLIP_MEAN)
+    deviation = tuple(getattr(model.visual, "image_std", None) or CLIP_DEVIATION)
     preprocessing = Preprocessing(size=side, resize=side, mean=mean, deviation=deviation)
     facts = BackboneFacts(
         name=name,
