@@ -17,6 +17,8 @@ from ti_fix.cli import heatmap, judging, main, sides
 from ti_fix.embedding import Embedding
 from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel
 
+WIDTHS = (("clip_l", 768), ("clip_g", 1280))
+
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
@@ -62,10 +64,7 @@ def test_the_steps_of_a_run_are_compared_with_curves_and_the_vectors_way(world, 
     run = world / "mycat.training"
     run.mkdir()
     for step in (10, 20):
-        save_file(
-            {k: torch.randn(2, w) * 0.02 for k, w in (("clip_l", 768), ("clip_g", 1280))},
-            run / f"mycat-{step}.safetensors",
-        )
+        save_file({k: torch.randn(2, w) * 0.02 for k, w in WIDTHS}, run / f"mycat-{step}.safetensors")
     (run / "log.csv").write_text("step,smooth_loss,fixed_loss\n0,,0.5\n10,0.4,\n20,0.3,0.2\n")
     words = ["evaluate", "mycat.safetensors", *SHORT, "--prompts", "[name]", "--run", str(run), "--out", "report"]
     assert main(words) == 0

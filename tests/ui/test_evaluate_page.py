@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ def test_an_evaluation_from_the_choice_to_the_report(desk, tmp_path):
     assert (
         last.busy is False and "myred against" in last.result and "as stored" in last.result and "other" in last.result
     )
-    assert open(last.files[0], encoding="utf-8").read().startswith("<!doctype html>")
+    assert Path(last.files[0]).read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_a_page_that_is_opened_later_finds_the_running_job_and_the_report(desk):
