@@ -15,30 +15,36 @@ from ti_fix.errors import WrongUse
 
 GROUPS = ("colour", "object", "scene", "style", "action")
 
-_COLOURS = "red orange yellow green blue purple pink brown black white gray".split()
-_LEXICON = {
-    "colour": [*_COLOURS, *"grey violet turquoise golden silver beige".split()],
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "colour": (
+        "red orange yellow green blue purple pink brown black white gray",
+        "grey violet turquoise golden silver",
+    ),
     "object": (
-        "cat dog horse bird cow sheep fish car bus train bicycle boat airplane chair table cup bottle book clock "
-        "lamp flower tree house man woman boy girl child person hat dress shirt shoe bag ball guitar robot "
-        "dragon apple banana cake circle square triangle star cross ring heart diamond"
-    ).split(),
+        "cat dog horse bird cow sheep fish",
+        "car bus train bicycle boat airplane",
+        "man woman boy girl child person robot dragon",
+        "chair table lamp clock book bottle cup bag ball guitar hat dress shirt shoe",
+        "flower tree house apple banana cake",
+        "circle square triangle star cross ring heart diamond",
+    ),
     "scene": (
-        "beach forest city street mountain desert room kitchen garden park field river lake ocean sky snow night "
-        "sunset bridge office studio castle space jungle"
-    ).split(),
-    "style": [
-        *"photo painting watercolor sketch drawing cartoon anime engraving sculpture mosaic render".split(),
-        "oil painting",
-        "pixel art",
-        "pencil drawing",
-    ],
+        "beach forest mountain desert field river lake ocean sky jungle",
+        "city street room kitchen garden park bridge office studio castle",
+        "snow night sunset space",
+    ),
+    "style": ("photo painting watercolor sketch drawing cartoon anime engraving sculpture mosaic render",),
     "action": (
-        "running sitting standing jumping sleeping flying swimming eating walking dancing reading riding smiling "
-        "holding sleeping"
-    ).split(),
+        "running sitting standing jumping sleeping flying swimming eating walking dancing reading riding smiling",
+    ),
 }
-LEXICON: Mapping[str, tuple[str, ...]] = MappingProxyType({k: tuple(dict.fromkeys(v)) for k, v in _LEXICON.items()})
+_TWO_WORDS = {"style": ("oil painting", "pixel art", "pencil drawing")}
+KINDS: tuple[tuple[str, ...], ...] = tuple(tuple(kind.split()) for kinds in _KINDS.values() for kind in kinds)
+"""Words that are best told from each other: a cat from a dog, a circle from a square."""
+
+LEXICON: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {group: (*" ".join(kinds).split(), *_TWO_WORDS.get(group, ())) for group, kinds in _KINDS.items()}
+)
 """Group -> its words."""
 
 BACKGROUND_WORDS = frozenset({"background", "backdrop", "wall", "sky", "floor"})
@@ -123,11 +129,11 @@ def _phrase(
     said: set[str],
 ) -> Phrase:
     group = groups[text.lower()]
-    # the plain colours come first among the alternatives, as they are told apart best
-    others = [word for word in words[group] if word not in said and word != text.lower()][:MAX_ALTERNATIVES]
+    kin = next((kind for kind in KINDS if text.lower() in kind), ())
+    others = [word for word in dict.fromkeys((*kin, *words[group])) if word not in said and word != text.lower()]
     if group == "colour" and following in BACKGROUND_WORDS:
         group = "scene"
-    return Phrase(text=text, group=group, start=place[0], end=place[1], alternatives=tuple(others))
+    return Phrase(text=text, group=group, start=place[0], end=place[1], alternatives=tuple(others[:MAX_ALTERNATIVES]))
 
 
 def _joined(text: str, places: Sequence[tuple[int, int]], first: int, count: int) -> str:
