@@ -41,6 +41,7 @@ def test_a_word_is_swapped_in_its_place():
     prompt = "a red circle beside a blue square"
     first, *_ = phrases(prompt)
     assert first.swapped(prompt, "green") == "a green circle beside a blue square"
+    assert not {"person", "girl", "man"} & set(phrases("a woman")[0].alternatives)
     assert phrases("a cat")[0].alternatives[:3] == ("dog", "horse", "bird")
     assert phrases("a circle")[0].alternatives[:2] == ("square", "triangle")
     assert "blue" not in first.alternatives and "red" not in first.alternatives and "green" in first.alternatives

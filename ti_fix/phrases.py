@@ -42,6 +42,23 @@ _TWO_WORDS = {"style": ("oil painting", "pixel art", "pencil drawing")}
 KINDS: tuple[tuple[str, ...], ...] = tuple(tuple(kind.split()) for kinds in _KINDS.values() for kind in kinds)
 """Words that are best told from each other: a cat from a dog, a circle from a square."""
 
+OVERLAPS: tuple[frozenset[str], ...] = tuple(
+    frozenset(words.split())
+    for words in (
+        "gray grey silver",
+        "purple violet",
+        "yellow golden",
+        "person man woman boy girl child",
+        "river lake ocean beach",
+        "forest jungle park garden",
+        "city street bridge",
+        "field park garden",
+        "night space",
+        "sketch drawing engraving cartoon anime",
+    )
+)
+"""Words that one picture can show at once, or that mean the same: never alternatives of each other."""
+
 LEXICON: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {group: (*" ".join(kinds).split(), *_TWO_WORDS.get(group, ())) for group, kinds in _KINDS.items()}
 )
@@ -130,7 +147,8 @@ def _phrase(
 ) -> Phrase:
     group = groups[text.lower()]
     kin = next((kind for kind in KINDS if text.lower() in kind), ())
-    others = [word for word in dict.fromkeys((*kin, *words[group])) if word not in said and word != text.lower()]
+    near = said.union({text.lower()}, *(same for same in OVERLAPS if text.lower() in same))
+    others = [word for word in dict.fromkeys((*kin, *words[group])) if word not in near]
     if group == "colour" and following in BACKGROUND_WORDS:
         group = "scene"
     return Phrase(text=text, group=group, start=place[0], end=place[1], alternatives=tuple(others[:MAX_ALTERNATIVES]))
