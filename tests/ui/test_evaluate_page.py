@@ -55,7 +55,7 @@ def desk(tmp_path, monkeypatch):
             folder / f"{name}.safetensors",
         )
     monkeypatch.setattr(work, "judge_of", lambda *_: Judge())
-    stand_in = StandIn([folder])
+    stand_in = StandIn(folder)
     stand_in.trainer = Trainer()
     monkeypatch.setattr("ti_fix.ui.desk._desk", None)
     return desk_of(stand_in)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -178,12 +178,10 @@ def judge_of(desk: Desk, path: str) -> Backbone:
     """
     if path.strip():
         return from_file(Path(path.strip()).expanduser())
-    ready: Callable[[], Backbone | None] = getattr(desk.host, "judge", lambda: None)
-    own = ready()
+    own = desk.host.judge()
     if own is not None:
         return own
-    folders: Sequence[Path] = getattr(desk.host, "clip_folders", ())
-    found = interrogator_file(folders)
+    found = interrogator_file(desk.host.clip_folders)
     if found is None:
         offers = "; ".join(map(str, OFFERS.values()))
         raise WrongUse(
