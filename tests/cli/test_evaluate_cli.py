@@ -60,6 +60,26 @@ def test_an_embedding_is_compared_and_reported(world, capsys):
     assert len(list((world / "report" / "pictures").glob("0-mycat-*.png"))) == 2
 
 
+def test_the_subject_is_found_by_its_map_where_the_references_have_masks(world, capsys):
+    for number in range(3):
+        Image.new("L", (24, 24), 255).save(world / "photos" / f"{number}-mask.png")
+    words = ["evaluate", "mycat.safetensors", *SHORT, "--references", "photos", "--prompts", "a [name]", "--json"]
+    assert main(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["references"] == 3 and told["sides"][0]["scores"]["masked_clip_i"]["n"] == 2
+    assert "masked_clip_i" not in told["sides"][1]["scores"]  # without the embedding no word calls the subject
+
+
+def test_an_earlier_report_is_set_beside_one_of_the_same_judge_only(world, monkeypatch, capsys):
+    words = ["evaluate", "--pictures", "photos"]
+    assert main([*words, "--out", "report"]) == 0
+    assert main([*words, "--earlier", "report/report.json"]) == 0
+    assert "clip_iqa: 0." in capsys.readouterr().out
+    monkeypatch.setattr(command, "judge_of", lambda _: Judge("another"))
+    assert main([*words, "--earlier", "report/report.json"]) == 2
+    assert "different judges" in capsys.readouterr().err
+
+
 def test_the_steps_of_a_run_are_compared_with_curves_and_the_vectors_way(world, capsys):
     run = world / "mycat.training"
     run.mkdir()

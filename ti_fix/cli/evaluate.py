@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,8 +32,10 @@ from ti_fix.evaluate import (
     Event,
     Material,
     PictureEvent,
+    Report,
     ReportEvent,
     evaluate,
+    same_judge,
     score_pictures,
 )
 from ti_fix.evaluate.dataset import DatasetEvent, DatasetReport, look
@@ -69,6 +72,7 @@ def register(commands: Any) -> None:
     parser.add_argument("--run", dest="run_folder", metavar="F", help="compare the steps that a training run has kept")
     parser.add_argument("--pictures", nargs="+", default=[], metavar="[LABEL=]F", help="score finished pictures")
     parser.add_argument("--dataset", metavar="F", help="look through training pictures and their captions")
+    parser.add_argument("--earlier", metavar="FILE", help="report.json of an earlier run, to set beside this one")
     add_judge(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--out", metavar="F", help="folder for report.html, report.md, report.json and the pictures")
@@ -96,32 +100,61 @@ def run(arguments: argparse.Namespace) -> int:
     assert report is not None
     if arguments.out:
         write_report(report, Path(arguments.out), figures)
+    lines = _beside(Path(arguments.earlier), report) if arguments.earlier else []
     if arguments.json:
         print_object(report.as_dict())
-    else:
-        for line in (*report.sentences, *([f"Best step: {report.best}."] if report.best else []), *report.notes):
-            show(line)
-        if arguments.out:
-            show(f"Report: {Path(arguments.out) / 'report.html'}")
-        elif not report.sentences:
-            for name in report.metrics:
-                show(f"{name}: {report.sides[0].scores[name].mean:.3f}")
+        return 0
+    for line in (*lines, *_said(report)):
+        show(line)
+    if arguments.out:
+        show(f"Report: {Path(arguments.out) / 'report.html'}")
     return 0
+
+
+def _said(report: Report) -> list[str]:
+    """What a report comes to, for the terminal: sentences, or plain means where there is nothing to compare."""
+    best = [f"Best step: {report.best}."] if report.best else []
+    means = [] if report.sentences else [f"{m}: {report.sides[0].scores[m].mean:.3f}" for m in report.metrics]
+    return [*report.sentences, *best, *means, *report.notes]
+
+
+def _beside(path: Path, report: Report) -> list[str]:
+    """An earlier report's scores beside this one's; only of the same judge.
+
+    Raises:
+        WrongUse: another judge scored, or the file is no report.
+    """
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+        before = {side["label"]: side["scores"] for side in earlier["sides"]}
+        same_judge([earlier, report.as_dict()])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise WrongUse(f"{path} is no report.json of this command ({error}).") from None
+    return [
+        f"{side.label}, {name}: {before[side.label][name]['mean']:.3f} earlier, {each.mean:.3f} now"
+        for side in report.sides
+        if side.label in before
+        for name, each in side.scores.items()
+        if name in before[side.label]
+    ]
 
 
 def _painted(config: EvalConfig, arguments: argparse.Namespace, sides: Sides) -> Iterator[Event]:
     paths = pictures_in(Path(arguments.references)) if arguments.references else []
+    masks = [mask_of(path) for path in paths]
+    known = bool(masks) and None not in masks
     material = Material(
         references=[opened(path) for path in paths],
-        reference_masks=[mask_of(path) for path in paths],
+        reference_masks=masks if known else (),
         dino=dino_of(arguments),
         encode=sides.encode,
+        mask=sides.finder.mask if known else None,
     )
     prompts = texts_in(arguments.prompts) or list(DEFAULT_PROMPTS)
     stop: Callable[[], bool] = stop_on_signal()
-    return evaluate(
-        config, sides.candidates, prompts, judge_of(arguments), generate=sides.generate, material=material, stop=stop
-    )
+    generate = sides.finder.generate if known else sides.generate
+    judge = judge_of(arguments)
+    return evaluate(config, sides.candidates, prompts, judge, generate=generate, material=material, stop=stop)
 
 
 def _finished(config: EvalConfig, arguments: argparse.Namespace) -> Iterator[Event]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from ti_fix import tokenizer
 from ti_fix.cli.inspect import existing
 from ti_fix.cli.standalone import open_host, widths_of
+from ti_fix.cli.subject import SubjectFinder
 from ti_fix.embedding import Embedding
 from ti_fix.errors import WrongUse
 from ti_fix.evaluate import Candidate, EvalConfig, as_stored, default_candidates, plots
@@ -34,6 +35,7 @@ class Sides:
     Attributes:
         candidates: the first is the one in question.
         generate: the host's.
+        finder: makes the pictures and finds the subject in them.
         encode: the text encoders with a side's embeddings in them.
         figures: heading -> PNG, for the report.
     """
@@ -41,6 +43,7 @@ class Sides:
     candidates: list[Candidate]
     generate: Callable[[ImageRequest], Any]
     encode: Callable[[Candidate], Encode]
+    finder: SubjectFinder
     figures: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -69,10 +72,12 @@ def sides_of(arguments: argparse.Namespace, config: EvalConfig) -> Sides:
         steps = steps_of(Path(arguments.run_folder), family)
         candidates = [replace(candidates[0], step=None), *steps, *candidates[1:]]
         figures = run_figures(Path(arguments.run_folder), [*steps, candidates[0]], host.model().vocabulary())
+    fit = widths_of(arguments.model).fit
     return Sides(
         candidates=candidates,
+        finder=SubjectFinder(host, fit, config.class_word or name),
         generate=host.generate,
-        encode=lambda side: encoder_of(host.model(), side, widths_of(arguments.model).fit),
+        encode=lambda side: encoder_of(host.model(), side, fit),
         figures=figures,
     )
 

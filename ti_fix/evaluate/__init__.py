@@ -1,7 +1,7 @@
 """Does an embedding work? Scores of its pictures, comparisons, reports."""
 
 from ti_fix.evaluate.backbone import Backbone, BackboneFacts, PictureJudge
-from ti_fix.evaluate.config import DEFAULT_PROMPTS, PLACE, Candidate, EvalConfig
+from ti_fix.evaluate.config import DEFAULT_PROMPTS, PLACE, Candidate, EvalConfig, as_stored, default_candidates
 from ti_fix.evaluate.features import NeedsDownload, dino_from_file, from_file, from_state, interrogator_file, named
 from ti_fix.evaluate.page import body, page
 from ti_fix.evaluate.report import Report, Side, markdown, same_judge
@@ -11,8 +11,6 @@ from ti_fix.evaluate.run import (
     PictureEvent,
     ReportEvent,
     ScoringEvent,
-    as_stored,
-    default_candidates,
     evaluate,
     score_pictures,
 )

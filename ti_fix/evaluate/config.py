@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ti_fix.embedding import Embedding
@@ -92,3 +92,30 @@ def filled(prompt: str, word: str) -> str:
     if word:
         return prompt.replace(PLACE, word)
     return " ".join(prompt.replace(PLACE, " ").split()).replace(" ,", ",").strip(" ,")
+
+
+def default_candidates(name: str, embedding: Embedding, class_word: str, *, negative: bool = False) -> list[Candidate]:
+    """The embedding, its class word where one is given, and nothing at all."""
+    sides = [Candidate(label=name, word=name, embeddings=(embedding,))]
+    if class_word and not negative:
+        sides.append(Candidate(label=f"class word “{class_word}”", word=class_word))
+    return [*sides, Candidate(label="without", word="")]
+
+
+def as_stored(stored: Embedding | None, repaired: Embedding) -> Candidate | None:
+    """The file as a WebUI without ti_fix takes it, for comparison with the repaired one.
+
+    Args:
+        stored: what was read, None where nothing could be.
+        repaired: what is used instead.
+
+    Returns:
+        None where a WebUI cannot load it at all: other encoders than the repaired one, or uneven halves.
+    """
+    if stored is None or stored.vectors.keys() != repaired.vectors.keys():
+        return None
+    shapes = {key: block.shape[1] for key, block in repaired.vectors.items()}
+    even = len({len(block) for block in stored.vectors.values()}) == 1
+    if not even or any(block.shape[1] != shapes[key] for key, block in stored.vectors.items()):
+        return None
+    return Candidate(label="as stored", word=repaired.name, embeddings=(replace(stored, name=repaired.name),))
