@@ -74,7 +74,7 @@ def test_an_earlier_report_is_set_beside_one_of_the_same_judge_only(world, monke
     words = ["evaluate", "--pictures", "photos"]
     assert main([*words, "--out", "report"]) == 0
     assert main([*words, "--earlier", "report/report.json"]) == 0
-    assert "clip_iqa: 0." in capsys.readouterr().out
+    assert "photos, clip_iqa: 1.000 earlier, 1.000 now" in capsys.readouterr().out
     monkeypatch.setattr(command, "judge_of", lambda _: Judge("another"))
     assert main([*words, "--earlier", "report/report.json"]) == 2
     assert "different judges" in capsys.readouterr().err
