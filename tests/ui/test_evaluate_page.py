@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from tests.evaluate.standin import Judge, paint
 from tests.heatmap.making import MYCAT, host, request
 from tests.ui.folders import StandIn
+from ti_fix.errors import WrongUse
 from ti_fix.evaluate import EvalConfig
 from ti_fix.ui import evaluate_handlers as page
 from ti_fix.ui import evaluate_work as work
@@ -28,10 +29,11 @@ VALUES = page.FORM.values(EvalConfig(class_word="red", seeds=2, width=64, height
 
 
 class Trainer:
-    """A host whose pictures are known."""
+    """A host whose pictures are known; the user may press its own Interrupt at a picture."""
 
     def __init__(self):
         self.wait = None
+        self.pressed, self.presses_at, self.breaks, self.made = False, 0, False, 0
 
     def run(self, work):
         return work()
@@ -39,10 +41,14 @@ class Trainer:
     def generate(self, request):
         if self.wait is not None:
             self.wait.wait(20)
+        self.made += 1
+        self.pressed = self.made == self.presses_at
+        if self.pressed and self.breaks:
+            raise WrongUse("The picture was interrupted.")
         return paint(request)
 
     def interrupted(self):
-        return False
+        return self.pressed
 
 
 @pytest.fixture
@@ -93,6 +99,15 @@ def test_a_page_that_is_opened_later_finds_the_running_job_and_the_report(desk):
     desk.host.trainer.wait.set()
     assert list(later)[-1].busy is False
     assert work.bench_of(desk).job.state.status in ("stopped", "failed")
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_interrupt_of_the_webui_ends_it_and_what_is_there_is_scored(desk, breaks):
+    trainer = desk.host.trainer
+    trainer.pressed, trainer.presses_at, trainer.breaks = True, 5, breaks  # pressed once before: that does not count
+    last = run(desk)[-1]
+    assert trainer.made == 5 and "myred against" in last.result
+    assert {len(side.pictures) for side in work.bench_of(desk).report.sides} == {1}
 
 
 @pytest.mark.parametrize(

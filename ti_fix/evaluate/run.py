@@ -83,6 +83,10 @@ class Material:
 NOTHING_MORE = Material()
 
 
+class Interrupted(Exception):
+    """Raised by a `generate` whose picture was broken off: the run ends as by a stop, and what is there is scored."""
+
+
 def evaluate(
     config: EvalConfig,
     candidates: Sequence[Candidate],
@@ -162,7 +166,10 @@ def _paint(
         for side in candidates:
             if stop():
                 return
-            image = (side.generate or generate)(request_of(config, side, prompt, seed))
+            try:
+                image = (side.generate or generate)(request_of(config, side, prompt, seed))
+            except Interrupted:
+                return
             made.pictures[side.label].append(image)
             made.masks[side.label].append(material.mask(image, side, prompt, seed) if material.mask else None)
             yield PictureEvent(label=side.label, prompt=prompt, seed=seed, image=image, done=made.count, total=total)

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from PIL import Image, ImageOps
 
 from ti_fix.embedding import Embedding
-from ti_fix.errors import WrongUse
+from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.evaluate import (
     DEFAULT_PROMPTS,
     Backbone,
@@ -33,7 +33,7 @@ from ti_fix.evaluate import (
     page,
 )
 from ti_fix.evaluate.features import OFFERS
-from ti_fix.evaluate.run import Event
+from ti_fix.evaluate.run import Event, Interrupted
 from ti_fix.formats import read
 from ti_fix.jobs import Job, Progress
 from ti_fix.protocols import ImageRequest
@@ -115,7 +115,15 @@ def _events(
     host = desk.host.training_host()
 
     def generate(request: ImageRequest) -> Any:
-        return host.run(partial(host.generate, request))  # picture by picture, so that others can work in between
+        try:  # picture by picture, so that others can work in between
+            image = host.run(partial(host.generate, request))
+        except TiFixError:
+            if host.interrupted():
+                raise Interrupted from None
+            raise
+        if host.interrupted():  # asked only now: the sign of an earlier press stands until the next picture begins
+            stop.set()
+        return image
 
     events: Iterator[Event] = evaluate(
         config,
@@ -124,7 +132,7 @@ def _events(
         judge,
         generate=generate,
         material=material,
-        stop=lambda: stop.is_set() or host.interrupted(),
+        stop=stop.is_set,
     )
     for event in events:
         if isinstance(event, PictureEvent):

@@ -95,10 +95,12 @@ class MapRun:
     def sheets(self, pictures: Sequence[Image.Image]) -> list[tuple[int, Image.Image, str]]:
         """(picture, sheet, numbers in words) of each picture and pass; nothing where no word was found."""
         made = []
+        left_out = len(self._recorder.skipped)
+        note = f"; {left_out} layers of an unknown size passed over" if left_out else ""
         for maps in self._recorder.maps():
             if maps.picture < len(pictures) and maps.words:
                 shown = _with_groups(maps, self._texts.get(maps.picture, "")) if self._by_group else maps
-                made.append((maps.picture, sheet(pictures[maps.picture], shown), _told(facts_of(shown))))
+                made.append((maps.picture, sheet(pictures[maps.picture], shown), f"{_told(facts_of(shown))}{note}"))
         return made
 
 
