@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from ti_fix.errors import WrongUse
@@ -89,6 +89,7 @@ def _config(given: Mapping[str, Any]) -> EvalConfig:
             fits = type(value) is type(default)
         if not fits:
             raise WrongUse(f"{name} is {value!r}; give a {type(default).__name__}.")
-    config = EvalConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+    changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    config = replace(base, **changes)
     validate(config)
     return config
