@@ -73,10 +73,13 @@ def test_sharp_above_blurred(judge):
 
 
 def test_a_wrong_colour_lowers_the_colour_group_only(judge):
+    # the scene here is a colour too (a white background), so the judge lowers it a little
     report = report_of(judge, right=pictures(["circle"], ["red"], 1), wrong=pictures(["circle"], ["blue", "green"], 1))
     found = report.differences["wrong"]
-    assert found["adherence.colour"].low > 0.2
-    assert found["adherence.object"].low < 0.1 and found["adherence.scene"].low < 0.1
+    colour = found["adherence.colour"].low
+    assert colour > 0.5
+    assert found["adherence.object"].low < 0.1
+    assert colour > 2 * max(found["adherence.object"].high, found["adherence.scene"].high)
 
 
 def test_the_map_of_the_shape_word_covers_the_shape():
