@@ -15,6 +15,8 @@ from ti_fix.cli.standalone import add_model_arguments, open_host, widths_of
 from ti_fix.errors import TiFixError, WrongUse
 
 PORT = 7870
+SMALL_SIZE, FULL_SIZE = 128, 1024
+"""Pixels of the pictures that the small models and SDXL are made for, until the model is there to tell."""
 
 
 def register(commands: Any) -> None:
@@ -60,6 +62,7 @@ def serve(arguments: argparse.Namespace) -> Any:
         fit=widths.fit,
         publish=widths.publish,
         judge=small_judge if arguments.model.startswith("small:") else lambda: None,
+        size=SMALL_SIZE if arguments.model.startswith("small:") else FULL_SIZE,
     )
 
     def load() -> None:

@@ -19,6 +19,7 @@ from ti_fix.ui.progress import draw_channel, draw_row
 from ti_fix.ui.words import TEXTS
 
 PAGE = "evaluate"
+SIDES = ("width", "height")
 
 
 def _id(name: str) -> str:
@@ -51,7 +52,7 @@ class _Controls:
 
 def build(desk: Desk) -> None:
     """Draw the page into the Gradio block that is open."""
-    c = _draw()
+    c = _draw(desk)
     outputs = c.outputs()
     given = [c.entry, c.prompts, c.references, c.against, c.as_stored, c.judge, c.dino, *c.settings]
     opened = partial(_steps, evaluate_handlers.opened, desk)
@@ -60,8 +61,9 @@ def build(desk: Desk) -> None:
     compat.on(c.stop.click, partial(_once, evaluate_handlers.stop, desk), [], outputs)
 
 
-def _draw() -> _Controls:
+def _draw(desk: Desk) -> _Controls:
     made: dict[str, Any] = {}
+    side = desk.host.picture_size()
     with gr.Column(elem_id=_id("page")):
         compat.html(_id("intro"), f"<p>{shown(LABELS['intro'])}</p>")
         with gr.Row():
@@ -69,7 +71,9 @@ def _draw() -> _Controls:
                 _draw_left(made)
             with gr.Column(scale=1, min_width=320):
                 _draw_right(made)
-        made["settings"] = form_view.draw(FORM, PAGE)
+        made["settings"] = form_view.draw(
+            FORM, PAGE, changed=lambda field: side if field.name in SIDES else field.default
+        )
         made["start"] = gr.Button(LABELS["start"], variant="primary", elem_id=_id("start"))
         with gr.Row(elem_id=_id("state")):
             row = draw_row(PAGE, TEXTS["stop"])
