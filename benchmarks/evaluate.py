@@ -77,7 +77,7 @@ def bare_forward(state: dict[str, Tensor], judge: Any) -> tuple[Any, str]:
 def main() -> None:
     """Measure, and see that the features agree."""
     flags = arguments(__doc__ or "")
-    repetitions, count = (4, BATCH) if flags.quick else (12, 2 * BATCH)
+    repetitions, count = (4, BATCH // 4) if flags.quick else (12, 2 * BATCH)
     state = random_state()
     judge = from_state(state, "ViT-B-32", {})
     rng = np.random.RandomState(0)
