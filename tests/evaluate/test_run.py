@@ -68,7 +68,7 @@ def test_the_right_one_is_better_and_the_sentence_says_where():
 def test_pictures_that_are_equal_show_no_difference():
     twin = Candidate(label="the same", word="red")
     report = report_of(run(sides=[SIDES[0], twin]))
-    assert "no clear difference" in report.sentences[0]
+    assert "no difference at all" in report.sentences[0]
 
 
 def test_a_judge_is_told_the_class_word_not_the_embeddings_name():

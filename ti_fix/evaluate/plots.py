@@ -12,6 +12,12 @@ from torch import Tensor
 
 from ti_fix.evaluate.report import Report
 
+COLUMNS = 5
+"""Metrics side by side."""
+
+LEFT_OUT = ("clip_score_25", "pixel_change", "conditioning_change")
+"""The first is `clip_t` again; the others have scales of their own."""
+
 COLOURS = ("#2b7fd0", "#c98a04", "#8b5cf6", "#2f9e5b", "#d6455d", "#6b7280")
 
 
@@ -21,23 +27,29 @@ def available() -> bool:
 
 
 def scores(report: Report) -> bytes:
-    """Every metric as points with intervals, one colour a side; the references' own as a line."""
-    names = [name for name in report.metrics if name not in ("pixel_change", "conditioning_change")]
-    figure = _figure(2.2 * len(names) + 0.5, 3.2)
+    """Every metric as points with intervals, one colour a side; the references' own as a dashed line."""
+    names = [name for name in report.metrics if name not in LEFT_OUT]
+    rows = -(-len(names) // COLUMNS)
+    figure = _figure(2.2 * min(COLUMNS, len(names)) + 0.5, 2.6 * rows + 0.3 * len(report.sides))
+    marks: dict[str, Any] = {}
     for place, name in enumerate(names, 1):
-        axes = figure.add_subplot(1, len(names), place)
+        axes = figure.add_subplot(rows, min(COLUMNS, len(names)), place)
         for number, side in enumerate(report.sides):
             each = side.scores.get(name)
             if each is not None:
                 spread = [[each.mean - each.low], [each.high - each.mean]]
                 colour = COLOURS[number % len(COLOURS)]
-                axes.errorbar(number, each.mean, yerr=spread, fmt="o", color=colour, capsize=4)
+                marks[side.label] = axes.errorbar(number, each.mean, yerr=spread, fmt="o", color=colour, capsize=4)
         if name in report.ceilings:
-            axes.axhline(report.ceilings[name].mean, color="#999999", linestyle="--", linewidth=1)
+            marks["references among themselves"] = axes.axhline(
+                report.ceilings[name].mean, color="#999999", linestyle="--", linewidth=1
+            )
         axes.set_title(name, fontsize=9)
         axes.set_xticks([])
         axes.set_xlim(-0.6, len(report.sides) - 0.4)
         axes.tick_params(labelsize=8)
+    shown = [_shown(label) for label in marks]
+    figure.legend(list(marks.values()), shown, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     return _png(figure)
 
 
@@ -100,13 +112,13 @@ def pca(points: Tensor) -> tuple[Tensor, float]:
 
 def _shown(label: str) -> str:
     """A label without the signs that matplotlib reads as formulas."""
-    return label.replace("$", "\\$")[:40]
+    return label.replace("$", "\\$")[:60]
 
 
 def _figure(width: float, height: float) -> Any:
     from matplotlib.figure import Figure  # no pyplot: no state of the whole process is touched
 
-    return Figure(figsize=(width, height), dpi=110, layout="tight")
+    return Figure(figsize=(width, height), dpi=110, layout="constrained")
 
 
 def _png(figure: Any) -> bytes:

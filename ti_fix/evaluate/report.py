@@ -215,7 +215,7 @@ def _probes(report: Report) -> list[str]:
 
 def _plain(text: str) -> str:
     """A text that cannot break a Markdown table or bring HTML along."""
-    safe = printable(text, 400)
+    safe = printable(text, 2000)
     for sign, entity in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("`", "'")):
         safe = safe.replace(sign, entity)
     return safe

@@ -34,6 +34,9 @@ def sentences(label: str, differences: Mapping[str, Mapping[str, Estimate]], con
     for other, found in differences.items():
         better = [_told(name, found[name]) for name in ASPECTS if name in found and found[name].low > 0]
         worse = [_told(name, found[name]) for name in ASPECTS if name in found and found[name].high < 0]
+        if all(each.low == each.high == 0 for each in found.values()):
+            yield f"{label} against {other}: no difference at all, the pictures are the same."
+            continue
         yield f"{label} against {other}: {_joined(better, worse, negative=config.negative)}"
 
 
