@@ -106,4 +106,4 @@ def test_the_map_of_the_shape_word_covers_the_shape():
         hits.append(pointing(found.maps[0], mask))
         areas.append(float(mask.float().mean()))
     assert np.mean(hits) >= 0.9
-    assert np.mean(overlaps) > 1.4 * np.mean(areas)  # a map without any shape overlaps by the mask's own share
+    assert np.mean(overlaps) > max(0.4, 1.4 * np.mean(areas))  # a map without shape overlaps by the mask's own share
