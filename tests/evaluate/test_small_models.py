@@ -103,7 +103,7 @@ def test_the_map_of_the_shape_word_covers_the_shape():
                 model.predict(noisy, torch.tensor([timestep]), told)
         (found,) = recorder.maps()
         overlaps.append(iou(found.maps[0], mask))
-        hits.append(pointing(found.maps[0], mask))
+        hits.append(pointing(found.maps[0], mask, tolerance=8))  # one place of the latents
         areas.append(float(mask.float().mean()))
     assert np.mean(hits) >= 0.9
-    assert np.mean(overlaps) > max(0.4, 1.4 * np.mean(areas))  # a map without shape overlaps by the mask's own share
+    assert np.mean(overlaps) > 2 * np.mean(areas)  # a map without shape overlaps by the mask's own share

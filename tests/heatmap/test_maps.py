@@ -61,6 +61,9 @@ def test_overlap_and_pointing_at_another_size():
     upper = torch.zeros(16, 16)
     upper[:8] = 1
     assert iou(upper, mask) > 0.9 and pointing(upper, mask)
+    below = torch.zeros(64, 64)
+    below[36, 30] = 1
+    assert not pointing(below, mask) and not pointing(below, mask, 4) and pointing(below, mask, 5)
     assert iou(1 - upper, mask) < 0.1 and not pointing(1 - upper, mask)
 
 

@@ -101,10 +101,17 @@ def iou(map_: Tensor, mask: Tensor, threshold: float = THRESHOLD) -> float:
     return float((inside & shown).sum() / union) if union else 0.0
 
 
-def pointing(map_: Tensor, mask: Tensor) -> bool:
-    """The pointing game (Zhang et al. 2016, arXiv 1608.00507): whether the peak lies on the mask."""
+def pointing(map_: Tensor, mask: Tensor, tolerance: int = 0) -> bool:
+    """The pointing game (Zhang et al. 2016, arXiv 1608.00507): whether the peak lies on the mask.
+
+    Args:
+        map_: (height, width).
+        mask: bool of any size; the map is brought to it.
+        tolerance: pixels of the mask that the peak may lie beside it (the paper allows 15).
+    """
     y, x = peak(_at_size(map_, mask.shape))
-    return bool(mask[y, x])
+    around = mask[max(0, y - tolerance) : y + tolerance + 1, max(0, x - tolerance) : x + tolerance + 1]
+    return bool(around.any())
 
 
 def _at_size(map_: Tensor, size: Sequence[int]) -> Tensor:
