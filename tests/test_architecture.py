@@ -21,7 +21,18 @@ SOURCES = sorted(
 LONGEST_FILE = 400
 
 NOUNS = frozenset(
-    {"__init__", "embedding", "errors", "ldm_keys", "options", "prompt", "protocols", "text_model", "tokenizer"}
+    {
+        "__init__",
+        "embedding",
+        "errors",
+        "ldm_keys",
+        "options",
+        "phrases",
+        "prompt",
+        "protocols",
+        "text_model",
+        "tokenizer",
+    }
 )
 FEATURES = frozenset({"align", "convert", "evaluate", "export", "heatmap", "repair", "train"})
 MAY_USE = {
@@ -41,7 +52,7 @@ EXCEPTIONS = dict.fromkeys(("hosts/load_hook.py", "hosts/bundle_hook.py"), froze
 """Files that may import more than their part, as docs/architecture.md says."""
 
 CORE_PACKAGES = frozenset({"PIL", "numpy", "safetensors", "torch"})
-HOST_FILES = r"hosts/(a1111|forge|webui|load_hook)\.py"
+HOST_FILES = r"hosts/(a1111|forge|load_hook|maps_script|webui)\.py"
 ONLY_IN = {
     "backend": HOST_FILES,
     "ldm_patched": HOST_FILES,
@@ -52,6 +63,7 @@ ONLY_IN = {
     "diffusers": r"(hosts/standalone|small)\b.*",
     "transformers": r"(hosts/standalone|small)\b.*",
     "resvg_py": r"small/training/pictures\.py",
+    "matplotlib": r"evaluate/plots\.py",
     "open_clip": r"evaluate/features\.py",
     "onnx": r"export\b.*",
     "onnxruntime": r"export\b.*",

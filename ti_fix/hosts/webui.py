@@ -122,6 +122,15 @@ class WebuiHost:
 
     publish = fit
 
+    @property
+    def clip_folders(self) -> list[Path]:
+        """Where Interrogate keeps its CLIP (``--clip-models-path``), beside that package's own cache."""
+        named = getattr(shared.cmd_opts, "clip_models_path", None)
+        return [Path(named)] if named else []
+
+    def judge(self) -> None:
+        """None: its models are of the usual kind."""
+
     def exposed(self) -> bool:
         """Whether other computers can reach the WebUI and none of its ways in asks for a password.
 

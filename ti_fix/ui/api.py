@@ -23,6 +23,7 @@ from fastapi.concurrency import run_in_threadpool
 from ti_fix import __version__
 from ti_fix.errors import TiFixError
 from ti_fix.jobs import Busy
+from ti_fix.ui import evaluate_api
 from ti_fix.ui.desk import Desk, desk_of
 from ti_fix.ui.files_details import prompt_text
 from ti_fix.ui.files_table import CHOICES, filtered, found
@@ -63,6 +64,7 @@ def mount(app: FastAPI, host: PageHost) -> None:
         ("repair", "POST", repair_files),
         ("refresh", "POST", refresh),
         ("convert", "POST", convert_files),
+        *evaluate_api.ROUTES,
     ):
         app.add_api_route(
             f"{PREFIX}/{path}",

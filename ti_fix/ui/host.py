@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from ti_fix.embedding import Embedding, Family, Vocabulary
+from ti_fix.evaluate import Backbone
 from ti_fix.protocols import Host
 
 T = TypeVar("T")
@@ -58,6 +59,13 @@ class PageHost(Protocol):
 
     def fit(self, embedding: Embedding) -> Embedding:
         """Bring an embedding to the loaded model's widths; models of the usual widths change nothing."""
+
+    @property
+    def clip_folders(self) -> Sequence[Path]:
+        """Where its interrogator keeps the CLIP that it has fetched, beside that package's own cache."""
+
+    def judge(self) -> Backbone | None:
+        """A judge that belongs to the loaded model, None for models of the usual kind."""
 
     def publish(self, embedding: Embedding) -> Embedding:
         """The way back: to the widths that files have."""
