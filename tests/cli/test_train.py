@@ -52,7 +52,7 @@ def test_every_setting_is_an_argument(name):
     if isinstance(default, bool):
         words, expected = [f"--no-{flag[2:]}" if default else flag], not default
     elif isinstance(default, tuple):
-        words, expected = [flag, "1", "0.5"], (1.0, 0.5) if default else ("1", "0.5")
+        words, expected = [flag, "1", "0.5"], (1.0, 0.5) if default[:1] == (1.0,) else ("1", "0.5")
     elif about.choices:
         words, expected = [flag, about.choices[-1]], about.choices[-1]
     else:

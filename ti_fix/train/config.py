@@ -241,6 +241,20 @@ class TrainConfig:
     preview_every: int = option(0, "Preview every", "steps between pictures; 0: none", minimum=0, maximum=_MILLION)
     preview_prompt: str = option("a photo of [name]", "Preview prompt", "[name] is the embedding")
     preview_steps: int = option(20, "Preview steps", "of the sampler", minimum=1, maximum=1000, expert=True)
+    probe_every: int = option(
+        0,
+        "Order probe every",
+        "steps between probes by pictures whether a scene beside the name is still drawn; 0: never",
+        minimum=0,
+        maximum=_MILLION,
+        expert=True,
+    )
+    probe_scenes: tuple[str, ...] = option(
+        ("on a beach", "in a forest", "in a city at night", "in the snow"),
+        "Scenes of the probe",
+        "what is put behind the preview prompt; two or more that look different",
+        expert=True,
+    )
     checkpointing: str = option(
         "auto",
         "Gradient checkpointing",
@@ -255,8 +269,8 @@ class TrainConfig:
 
 
 RESUMABLE = frozenset(
-    "steps out overwrite resume checkpoint_every keep preview_every preview_prompt preview_steps self_test "
-    "cache cache_mb cache_folder folders".split()
+    "steps out overwrite resume checkpoint_every keep preview_every preview_prompt preview_steps probe_every "
+    "probe_scenes self_test cache cache_mb cache_folder folders".split()
 )
 """Settings that a resumed run may change and still be called the same run (`steps` only with a constant rate)."""
 

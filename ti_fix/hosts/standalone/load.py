@@ -18,13 +18,18 @@ from ti_fix.errors import TiFixError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parts:
-    """A model's modules; see `ti_fix.hosts.standalone.ModelParts`."""
+    """A model's modules; see `ti_fix.hosts.standalone.ModelParts`.
+
+    Attributes:
+        described: what is written about the model: its file name, titles, merge recipes, the kind of scheduler.
+    """
 
     family: Family
     unet: Any
     vae: Any
     text_encoders: Mapping[str, Any]
     scheduler_config: Mapping[str, Any]
+    described: tuple[str, ...] = ()
 
 
 def parts_of_small(model: Any) -> Parts:
@@ -51,12 +56,14 @@ def load_folder(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch
     encoders = {"clip_l": _from_folder(CLIPTextModel, folder, "text_encoder", dtype)}
     if sdxl:
         encoders["clip_g"] = _from_folder(CLIPTextModelWithProjection, folder, "text_encoder_2", dtype)
+    scheduler = _read_json(folder / "scheduler" / "scheduler_config.json")
     return Parts(
         family=SDXL if sdxl else SD15,
         unet=_from_folder(UNet2DConditionModel, folder, "unet", dtype).to(device),
         vae=_from_folder(AutoencoderKL, folder, "vae", vae_dtype(dtype)).to(device),
         text_encoders={key: encoder.to(device) for key, encoder in encoders.items()},
-        scheduler_config=_read_json(folder / "scheduler" / "scheduler_config.json"),
+        scheduler_config=scheduler,
+        described=(folder.name, str(scheduler.get("_class_name", ""))),
     )
 
 
