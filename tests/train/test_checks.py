@@ -91,7 +91,7 @@ def test_a_name_alone_warns_and_tells_when_the_answers_do_not_agree():
     told = said(
         run(config(steps=1), on=Signs(distilled=False, described=("my_turbo.safetensors",))), "distilled-checkpoint"
     )
-    assert "(Turbo)" in told and "still answers much like a denoiser" in told
+    assert "(Turbo)" in told and "much like a denoiser" in told
 
 
 def test_a_checkpoint_tells_its_name_and_its_merge_recipe(tmp_path):

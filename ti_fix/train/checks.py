@@ -75,13 +75,13 @@ def prediction(engine: Engine, fixed: Sequence[Batch], state: State) -> Iterator
     yield monitor.event(0, "warning", "wrong-prediction-type", message, prediction=measured)
 
 
-def distilled(engine: Engine, fixed: Sequence[Batch], state: State) -> Iterator[Event]:
+def distilled(engine: Engine, fixed: Sequence[Batch]) -> Iterator[Event]:
     """Warn where the checkpoint is one that was distilled to draw in a few steps."""
     model = engine.model
     kinds = named(getattr(model, "described", ()))
     if getattr(getattr(model.unet, "config", None), "time_cond_proj_dim", None):
         kinds.append("a guidance input of the UNet, as LCM has it")
-    guessed = guessed_detail(engine, fixed, state.copy_of_vectors())
+    guessed = guessed_detail(engine, fixed)
     signs = [f"what is written about it ({', '.join(kinds)})"] if kinds else []
     if guessed is not None and guessed > GUESSING:
         signs.append(f"its answers (of the detail that noise hides it makes up {min(guessed, 1):.0%}; a denoiser 0 %)")
@@ -89,7 +89,7 @@ def distilled(engine: Engine, fixed: Sequence[Batch], state: State) -> Iterator[
         return
     doubt = ""
     if kinds and guessed is not None and guessed <= GUESSING:
-        doubt = f" It still answers much like a denoiser, though (detail made up: {max(guessed, 0):.0%})."
+        doubt = f" Its answers are much like a denoiser's, though (made up: {max(guessed, 0):.0%})."
     message = (
         f"The checkpoint looks distilled, made to draw in 1 to 8 steps, by {' and by '.join(signs)}.{doubt} Training on "
         "such a model learns badly: train on the model that it was made from, and use the embedding on both."

@@ -133,7 +133,7 @@ class _Run:
         self._fixed = self._engine.fixed_batches(self._work.validation)
         yield from checks.memory(self._engine, self._state)
         yield from checks.prediction(self._engine, self._fixed, self._state)
-        yield from checks.distilled(self._engine, self._fixed, self._state)
+        yield from checks.distilled(self._engine, self._fixed)
         if self._config.resume:
             yield from self._resume()
         if self._state.numbers.step == 0:
