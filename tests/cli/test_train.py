@@ -98,7 +98,7 @@ def test_wrong_config_files_say_what_is_wrong(tmp_path, text, message):
         ({"name": ""}, "Name is empty"),
         ({"vectors": 76}, "1 to 75"),
         ({"steps": 0}, "steps"),
-        ({"optimiser": "sgd"}, "adamw, direction, prodigy"),
+        ({"optimiser": "sgd"}, "adamw, direction, prodigy, adafactor"),
         ({"schedule": "cosine", "learning_rate": "0.1:5, 0.2"}, "constant schedule only"),
         ({"zero_snr": "on", "prediction": "epsilon"}, "needs v_prediction"),
         ({"optimiser": "direction", "norm_prior": 1.0}, "does nothing"),
@@ -163,7 +163,8 @@ def test_check_looks_and_does_not_train(arguments, tmp_path, capsys):
     assert command.run(parse(*arguments, "--check")) == 0
     said = capsys.readouterr().err
     assert "Highest rate" in said and "Ready to train" in said
-    assert not list(tmp_path.rglob("*.safetensors"))
+    assert "pictures: 2 of 2" in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_tuned_settings_are_told_and_trained_with(arguments, monkeypatch, capsys):

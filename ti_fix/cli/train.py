@@ -41,6 +41,9 @@ _EXAMPLE = """examples:
 
 A config file holds settings by their names: name = "mycat". Arguments win over it."""
 
+_TOLD_EVERY = 10
+"""Pictures after which a check says how far it is."""
+
 _WIDTH = 30
 """Characters of the progress bar."""
 
@@ -99,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     group = join()
     host, widths = open_host(arguments), widths_of(arguments.model)
     if arguments.check:
-        config = replace(config, steps=1)
+        config = replace(config, steps=1, validate_every=0)
     elif arguments.tune:
         config = _tuned(config, host.model(), data)
     events = train(
@@ -165,6 +168,8 @@ def _check(events: Iterator[Event]) -> int:
     for event in events:
         if isinstance(event, StepEvent):
             break
+        if isinstance(event, PrepareEvent) and (event.done == event.total or event.done % _TOLD_EVERY == 0):
+            show(f"{event.what}: {event.done} of {event.total}")
         if isinstance(event, FindingEvent):
             _tell(event)
     events.close()  # type: ignore[attr-defined]

@@ -33,14 +33,17 @@ class Files:
         self.state = self.folder / "latest.state"
 
     def refusal(self) -> str:
-        """Why nothing can be written there, empty where it can: found out by writing."""
+        """Why nothing can be written there, empty where it can: found out by writing, and nothing is left behind."""
         probe = self.folder / "probe.tmp"
+        new = [each for each in (self.folder, *self.folder.parents) if not each.exists()]
         try:
             write_bytes(probe, b"", overwrite=True)
         except TiFixError as error:
             return str(error).partition("cannot be written: ")[2] or str(error)
         with contextlib.suppress(OSError):
             probe.unlink()
+            for each in new:
+                each.rmdir()
         return ""
 
     def at_step(self, step: int) -> Path:

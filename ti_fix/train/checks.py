@@ -91,8 +91,8 @@ def distilled(engine: Engine, fixed: Sequence[Batch]) -> Iterator[Event]:
     if kinds and guessed is not None and guessed <= GUESSING:
         doubt = f" Its answers are much like a denoiser's, though (made up: {max(guessed, 0):.0%})."
     message = (
-        f"The checkpoint looks distilled, made to draw in 1 to 8 steps, by {' and by '.join(signs)}.{doubt} Training on "
-        "such a model learns badly: train on the model that it was made from, and use the embedding on both."
+        f"The checkpoint looks distilled, made to draw in 1 to 8 steps, by {' and by '.join(signs)}.{doubt} Training "
+        "on such a model learns badly: train on the model that it was made from, and use the embedding on both."
     )
     yield monitor.event(0, "warning", "distilled-checkpoint", message)
 

@@ -144,8 +144,8 @@ class TrainConfig:
         "adamw",
         "Optimiser",
         "adamw moves the vectors freely; direction keeps them at the vocabulary's length and turns them; prodigy finds "
-        "the rate by itself (set the rate to 1)",
-        choices=("adamw", "direction", "prodigy"),
+        "the rate by itself (set the rate to 1); adafactor is adamw without momentum",
+        choices=("adamw", "direction", "prodigy", "adafactor"),
     )
     weight_decay: float = option(
         0.0, "Weight decay of CLIP-L", "pulls the vectors to zero, so 0 is best", minimum=0, maximum=1, expert=True
@@ -201,7 +201,7 @@ class TrainConfig:
         expert=True,
     )
     norm_prior: float = option(
-        0.0, "Length prior", "pull to the vocabulary's length (adamw, prodigy)", minimum=0, maximum=100, expert=True
+        0.0, "Length prior", "pull to the vocabulary's length (not direction)", minimum=0, maximum=100, expert=True
     )
     direction_prior: float = option(
         0.0, "Direction prior", "pull to the start's direction", minimum=0, maximum=100, expert=True
