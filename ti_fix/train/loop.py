@@ -20,7 +20,7 @@ from ti_fix.train.checkpoint import about as header
 from ti_fix.train.config import TrainConfig, check
 from ti_fix.train.dataset import Dataset
 from ti_fix.train.distributed import Group, current
-from ti_fix.train.engine import Batch, Engine, Outcome, out_of_memory
+from ti_fix.train.engine import Engine, Outcome, out_of_memory
 from ti_fix.train.events import (
     CheckpointEvent,
     DoneEvent,
@@ -39,6 +39,7 @@ from ti_fix.train.previews import Generate, Previews
 from ti_fix.train.recompute import recomputed, wanted
 from ti_fix.train.selftest import check_gradient
 from ti_fix.train.state import differences, from_bytes, new_state, to_bytes
+from ti_fix.train.validation import FixedLoss
 
 Stop = Callable[[], bool]
 Convert = Callable[[Embedding], Embedding]
@@ -118,7 +119,6 @@ class _Run:
         chosen = optimiser(config, start, self._about)
         self._state = new_state(start, chosen, self._engine.first_scale())
         self._good = self._snapshot()
-        self._fixed: list[Batch] = []
         self._reason: Literal["finished", "stopped", "plateau"] = "finished"
 
     # before
@@ -130,15 +130,15 @@ class _Run:
             self._engine.cache.get(view)
             yield PrepareEvent(what="pictures", done=done, total=len(views))
         yield from checks.precision(self._engine.cache)
-        self._fixed = self._engine.fixed_batches(self._work.validation)
+        self._fixed = FixedLoss(self._engine, self._work.validation)
         yield from checks.memory(self._engine, self._state)
-        yield from checks.prediction(self._engine, self._fixed, self._state)
-        yield from checks.distilled(self._engine, self._fixed)
+        yield from checks.prediction(self._engine, self._fixed.batches, self._state)
+        yield from checks.distilled(self._engine, self._fixed.batches)
         if self._config.resume:
             yield from self._resume()
         if self._state.numbers.step == 0:
             if self._config.self_test:
-                check_gradient(self._engine, self._fixed[0], self._state.copy_of_vectors())
+                check_gradient(self._engine, self._fixed.batches[0], self._state.copy_of_vectors())
                 yield PrepareEvent(what="self-test", done=1, total=1)
             if self._config.validate_every:
                 yield from self._validate()
@@ -232,7 +232,7 @@ class _Run:
 
     def _validate(self) -> Iterator[Event]:
         numbers = self._state.numbers
-        loss = self._engine.fixed_loss(self._fixed, self._state.copy_of_vectors())
+        loss = self._fixed(self._state.copy_of_vectors())
         if numbers.step == 0:
             numbers.first_loss = loss
         if loss < numbers.best_loss:

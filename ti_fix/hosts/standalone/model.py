@@ -122,7 +122,7 @@ class StandaloneModel:
         vae = self._parts.vae
         kept = {name: tensor.data for name, tensor in (*vae.named_parameters(), *vae.named_buffers())}
         try:
-            vae.to(getattr(torch, precision))
+            torch.nn.Module.to(vae, getattr(torch, precision))  # diffusers' own warns of what is wanted here
             return self.encode_images(pixels)
         finally:
             for name, tensor in (*vae.named_parameters(), *vae.named_buffers()):
