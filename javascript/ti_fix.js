@@ -81,15 +81,36 @@
         }
     });
 
-    /** What was drawn anew gets its scroll position back, and a pressed button the keyboard's place. */
+    document.addEventListener("change", (event) => {  // a text that is edited in place
+        const edited = event.target instanceof Element && event.target.closest("#ti_fix_root [data-ti-fix-edit]");
+        if (edited) send(pageOf(edited), edited.dataset.tiFixEdit + ":" + edited.value);
+    });
+
+    const SCROLLED = [".rows", ".strip", ".noticed ul", ".album"];
+
+    /** What was drawn anew gets its scroll position and its open folds back, a pressed button the keyboard's place. */
     function keepPlace(page) {
-        let top = 0;
+        const places = new Map();
+        const folds = new Map();
         page.addEventListener("scroll", (event) => {
-            if (event.target.matches(".rows")) top = event.target.scrollTop;
+            const kind = SCROLLED.find((each) => event.target.matches?.(each));
+            if (kind) places.set(kind, [event.target.scrollLeft, event.target.scrollTop]);
+        }, true);
+        page.addEventListener("click", (event) => {
+            const fold = event.target.closest?.("summary")?.parentElement;
+            if (fold) folds.set(fold.className, !fold.open);
         }, true);
         new MutationObserver((changes) => {
-            const drawn = changes.some((change) => [...change.addedNodes].some((node) => node.matches?.(".rows")));
-            if (drawn) page.querySelector(".rows").scrollTop = top;
+            for (const node of changes.flatMap((change) => [...change.addedNodes])) {
+                if (!(node instanceof Element)) continue;
+                for (const [kind, [left, top]] of places) {
+                    const again = node.matches(kind) ? node : node.querySelector(kind);
+                    if (again) again.scrollTo(left, top);
+                }
+                for (const fold of node.querySelectorAll("details")) {
+                    if (folds.has(fold.className)) fold.open = folds.get(fold.className);
+                }
+            }
             if (!lastCommand || document.activeElement !== document.body) return;
             const again = page.querySelector('button[data-ti-fix="' + CSS.escape(lastCommand) + '"]');
             if (again) again.focus({preventScroll: true});

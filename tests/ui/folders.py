@@ -36,6 +36,9 @@ class StandIn:
     def interrupted(self):
         return False
 
+    def picture_size(self):
+        return 64
+
     def training_host(self):
         return self.trainer
 

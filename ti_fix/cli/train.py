@@ -7,19 +7,19 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from ti_fix.cli.standalone import add_model_arguments, open_host, widths_of
-from ti_fix.cli.training_log import Log
 from ti_fix.options import options
 from ti_fix.train import (
     CheckpointEvent,
     DoneEvent,
     Event,
     FindingEvent,
+    Log,
     PrepareEvent,
     PreviewEvent,
     StepEvent,
@@ -27,6 +27,7 @@ from ti_fix.train import (
     TunedEvent,
     ValidationEvent,
     gather,
+    look,
     train,
     tune,
 )
@@ -40,9 +41,6 @@ _EXAMPLE = """examples:
   accelerate launch -m ti_fix train --model ...        (several GPUs or machines)
 
 A config file holds settings by their names: name = "mycat". Arguments win over it."""
-
-_TOLD_EVERY = 10
-"""Pictures after which a check says how far it is."""
 
 _WIDTH = 30
 """Characters of the progress bar."""
@@ -100,10 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
     config = settings(arguments)
     data = gather(config)
     group = join()
+    show("Loading the model")
     host, widths = open_host(arguments), widths_of(arguments.model)
     if arguments.check:
-        config = replace(config, steps=1, validate_every=0)
-    elif arguments.tune:
+        return _check(look(config, host.model(), data, fit=widths.fit))
+    if arguments.tune:
         config = _tuned(config, host.model(), data)
     events = train(
         config,
@@ -114,8 +113,6 @@ def run(arguments: argparse.Namespace) -> int:
         fit=widths.fit,
         publish=widths.publish,
     )
-    if arguments.check:
-        return _check(events)
     if group.rank != 0:
         for _ in events:
             pass
@@ -163,16 +160,10 @@ def show(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _check(events: Iterator[Event]) -> int:
-    """Show the findings before the first step."""
+def _check(events: Iterable[Event]) -> int:
+    """Show what is found before the first step."""
     for event in events:
-        if isinstance(event, StepEvent):
-            break
-        if isinstance(event, PrepareEvent) and (event.done == event.total or event.done % _TOLD_EVERY == 0):
-            show(f"{event.what}: {event.done} of {event.total}")
-        if isinstance(event, FindingEvent):
-            _tell(event)
-    events.close()  # type: ignore[attr-defined]
+        _tell(event)
     show("Ready to train.")
     return 0
 

@@ -14,6 +14,8 @@ from ti_fix.cli.standalone import add_model_arguments, open_host, widths_of
 from ti_fix.errors import TiFixError, WrongUse
 
 PORT = 7870
+SMALL_SIZE, FULL_SIZE = 128, 1024
+"""Pixels of the pictures that the small models and SDXL are made for, until the model is there to tell."""
 
 
 def register(commands: Any) -> None:
@@ -58,6 +60,7 @@ def serve(arguments: argparse.Namespace) -> Any:
         lora_folders=[Path(arguments.loras).resolve()] if arguments.loras else [],
         fit=widths.fit,
         publish=widths.publish,
+        size=SMALL_SIZE if arguments.model.startswith("small:") else FULL_SIZE,
     )
 
     def load() -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from modules import call_queue, processing, prompt_parser, script_callbacks, scripts, shared
 
-from ti_fix.embedding import Embedding, Family, Vocabulary
+from ti_fix.embedding import SD15, Embedding, Family, Vocabulary
 from ti_fix.errors import TiFixError
 from ti_fix.hosts.bundle_hook import BundleHook
 from ti_fix.hosts.console import open_console
@@ -65,6 +65,10 @@ class WebuiHost:
     def family(self) -> Family | None:
         """The family of the model that is loaded now; None while none is. Never loads one."""
         return self._kind.family()
+
+    def picture_size(self) -> int:
+        """Pixels along the side of the squares that the loaded model is made for; SDXL's where none is loaded."""
+        return 512 if self.family() == SD15 else 1024
 
     def vocabulary(self) -> Vocabulary | None:
         """The token tables of the model that is loaded now; None while none is. Never loads one."""

@@ -51,12 +51,14 @@ class ValidationEvent:
     Attributes:
         loss: what is left of the loss of captions without the name, 1 where the embedding is no use.
         best_step, best_loss: the best so far, this one included.
+        words: encoder key -> for each vector the words that are nearest to it now.
     """
 
     step: int
     loss: float
     best_step: int
     best_loss: float
+    words: Mapping[str, list[list[str]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

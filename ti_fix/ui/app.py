@@ -43,7 +43,7 @@ def serve(host: PageHost, *, port: int, started: Callable[[str], None]) -> Any:
     blocks.title = title
     with blocks:
         compat.on_load(blocks, f"() => {{ {(ROOT / 'javascript' / 'ti_fix.js').read_text(encoding='utf-8')} }}")
-    blocks.queue()
+    compat.queue(blocks)
     try:
         app, address, _ = blocks.launch(
             server_name=ADDRESS,

@@ -20,6 +20,7 @@ from ti_fix.repair import Judged, Replaced, clean, repair, repair_in_place, repa
 from ti_fix.ui.host import PageHost
 from ti_fix.ui.library import BACKUP_FOLDER, Entry, Library
 from ti_fix.ui.progress import Outcome
+from ti_fix.ui.train_desk import TrainDesk
 
 
 class Desk:
@@ -34,6 +35,7 @@ class Desk:
         self.library = Library(host)
         self.reading = Job()
         self.working = Job()
+        self.training = TrainDesk(host)
         self.undoable: tuple[Replaced, ...] = ()
         self._writing = threading.Lock()
         self._carriers: dict[str, Path] = {}
@@ -42,6 +44,12 @@ class Desk:
         """Go on with another host object, as after a reload of the WebUI's pages."""
         self.host = host
         self.library.host = host
+        self.training.host = host
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs that must not be cut off."""
+        return self.working.state.active or self.training.job.state.active
 
     @property
     def output_folder(self) -> Path:

@@ -25,6 +25,9 @@ class PageHost(Protocol):
     def family(self) -> Family | None:
         """The kind of model that is loaded, None before the first."""
 
+    def picture_size(self) -> int:
+        """Pixels along the side of the squares that the loaded model is made for."""
+
     def refresh_embeddings(self) -> None:
         """Make new and changed files usable in the next prompt."""
 

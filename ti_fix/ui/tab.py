@@ -24,7 +24,7 @@ def build(host: PageHost, **look: Any) -> list[tuple[Any, str, str]]:
     with gr.Blocks(analytics_enabled=False, **look) as blocks, gr.Column(elem_id="ti_fix_root"):
         with gr.Tabs(elem_id="ti_fix_tabs"):
             for name, page in pages():
-                with gr.Tab(TEXTS[name], elem_id=f"ti_fix_{name}", id=name):
+                with gr.Tab(TEXTS[name], elem_id=f"ti_fix_{name}"):
                     page.build(desk)
         compat.html("ti_fix_about", _about())
     return [(blocks, TEXTS["tab"], "ti_fix")]

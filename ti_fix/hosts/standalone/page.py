@@ -23,6 +23,7 @@ class StandalonePage:
         fit: brings an embedding to the model's widths.
         publish: the way back.
         lora_folders: folders with LoRAs.
+        size: pixels along the side of the model's squares, as long as it is not loaded.
     """
 
     name = "ti_fix"
@@ -35,11 +36,13 @@ class StandalonePage:
         fit: Convert,
         publish: Convert,
         lora_folders: Sequence[Path] = (),
+        size: int = 1024,
     ) -> None:
         self._load = load
         self.embedding_folders = tuple(embedding_folders)
         self.lora_folders = tuple(lora_folders)
         self._fit, self._publish = fit, publish
+        self._size = size
         self._loading = threading.Lock()
         self._host: StandaloneHost | None = None
 
@@ -57,6 +60,13 @@ class StandalonePage:
     def family(self) -> Family | None:
         """The kind of model that is loaded, None before."""
         return self._host.model().family if self._host is not None else None
+
+    def picture_size(self) -> int:
+        """Pixels along the side of the squares that the model is made for."""
+        if self._host is None:
+            return self._size
+        model = self._host.model()
+        return int(model.unet.config.sample_size) * model.latent_scale
 
     def fit(self, embedding: Embedding) -> Embedding:
         """Bring an embedding to the model's widths."""
