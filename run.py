@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Start ti_fix without a WebUI: make .venv beside this file, install what it needs once, run a command in it.
 
-python3 run.py demo     repair a folder of broken embeddings and show what was done
+python3 run.py demo     repair a folder, learn a concept and convert a file, and show what was done
 python3 run.py ui       the pages in a browser: on the small model, or on yours with --model PATH (--help: options)
 python3 run.py test     check the project: ruff, mypy, pytest; with arguments pytest alone (python3 run.py test -k name)
 python3 run.py check-host WEBUI  drive an installed WebUI with and without ti_fix and print a table (--help: options)

@@ -21,7 +21,9 @@ from ti_fix.errors import TiFixError
 class Parts:
     """A model's modules; see `ti_fix.hosts.standalone.ModelParts`.
 
-    `trained` says which rows of the token tables mean anything, None where all do: `Vocabulary.trained`.
+    Attributes:
+        trained: which rows of the token tables mean anything, None where all do: `Vocabulary.trained`.
+        described: what is written about the model: its file name, titles, merge recipes, the kind of scheduler.
     """
 
     family: Family
@@ -30,6 +32,7 @@ class Parts:
     text_encoders: Mapping[str, Any]
     scheduler_config: Mapping[str, Any]
     trained: Tensor | None = None
+    described: tuple[str, ...] = ()
 
 
 def parts_of_small(model: Any) -> Parts:
@@ -57,12 +60,14 @@ def load_folder(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch
     encoders = {"clip_l": _from_folder(CLIPTextModel, folder, "text_encoder", dtype)}
     if sdxl:
         encoders["clip_g"] = _from_folder(CLIPTextModelWithProjection, folder, "text_encoder_2", dtype)
+    scheduler = _read_json(folder / "scheduler" / "scheduler_config.json")
     return Parts(
         family=SDXL if sdxl else SD15,
         unet=_from_folder(UNet2DConditionModel, folder, "unet", dtype).to(device),
         vae=_from_folder(AutoencoderKL, folder, "vae", vae_dtype(dtype)).to(device),
         text_encoders={key: encoder.to(device) for key, encoder in encoders.items()},
-        scheduler_config=_read_json(folder / "scheduler" / "scheduler_config.json"),
+        scheduler_config=scheduler,
+        described=(folder.name, str(scheduler.get("_class_name", ""))),
     )
 
 
