@@ -12,8 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
@@ -23,6 +22,7 @@ from ti_fix.cli.broken import make_broken_folder
 from ti_fix.small.concepts import concepts
 from ti_fix.small.scenes import render
 
+ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
 PORT = 7969
 STEPS = 60

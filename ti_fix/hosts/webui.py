@@ -74,6 +74,10 @@ class WebuiHost:
         """The token tables of the model that is loaded now; None while none is. Never loads one."""
         return self._kind.vocabulary()
 
+    def embedding_names(self) -> list[str]:
+        """What prompts can call now, in order."""
+        return sorted({name for database in self._kind.databases() for name in database.word_embeddings})
+
     def refresh_embeddings(self) -> None:
         """Make new and changed files usable in the next prompt, and forget the prompts that were encoded without them.
 

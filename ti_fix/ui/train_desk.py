@@ -132,7 +132,13 @@ class TrainDesk:
             if self.live is None:
                 raise WrongUse("No training was paused; choose a run of the list below.")
             config = self.live.config
+        before = next((run for run in self.runs() if run.config.name == config.name), None)
+        paused = self.live if self.live and self.live.config.name == config.name else None
         self.start(replace(config, resume=True))
+        if paused and self.live:
+            self.live.go_on(paused.fixed, paused.losses, paused.previews)
+        elif before and self.live:
+            self.live.go_on(before.curve)
 
     def runs(self) -> list[Run]:
         """Earlier runs, newest first."""
