@@ -28,6 +28,7 @@ FLAGS = (
 PATIENCE = 240_000
 """Milliseconds; the computer may be slow."""
 
+CAPTION = "a red figure on a table"
 WIDE, PHONE = {"width": 1360, "height": 950}, {"width": 390, "height": 844}
 
 
@@ -112,7 +113,7 @@ def train(visit: Visit, pictures: Path) -> None:
     page.set_input_files("#ti_fix_train_files input[type=file]", [str(p) for p in sorted(pictures.iterdir())])
     page.locator("#ti_fix_train_album li").nth(1).wait_for(timeout=PATIENCE)
     caption = page.locator("#ti_fix_train_album textarea").nth(1)
-    caption.fill("a red figure on a table")
+    caption.fill(CAPTION)
     caption.blur()
     visit.fill("train_name", "redfig-xq")
     visit.fill("train_what", "red circle")
@@ -132,6 +133,8 @@ def train(visit: Visit, pictures: Path) -> None:
     visit.expect("#ti_fix_train_live", "Validation loss")
     if page.locator("#ti_fix_train_name input, #ti_fix_train_name textarea").first.input_value() != "redfig-xq":
         visit.fault("after a reload the form does not show the run")
+    if page.locator("#ti_fix_train_album textarea").nth(1).input_value() != CAPTION:
+        visit.fault("a caption that was typed is not there after a reload")
     if page.locator("#ti_fix_train_pause").is_visible():
         visit.press("#ti_fix_train_pause")
         page.locator("#ti_fix_train_status", has_text="at step").or_(
