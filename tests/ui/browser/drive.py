@@ -28,6 +28,7 @@ FLAGS = (
 PATIENCE = 240_000
 """Milliseconds; the computer may be slow."""
 
+TABS = "#ti_fix_tabs > .tab-nav > button, #ti_fix_tabs > .tab-nav button[role=tab]"
 CAPTION = "a red figure on a table"
 WIDE, PHONE = {"width": 1360, "height": 950}, {"width": 390, "height": 844}
 
@@ -81,7 +82,7 @@ class Visit:
         self.page.locator(selector).first.click()
 
     def tab(self, word: str) -> None:
-        self.page.locator("#ti_fix_tabs button[role=tab], #ti_fix_tabs .tab-nav button", has_text=word).first.click()
+        self.page.locator(TABS, has_text=word).first.click()
 
 
 def files(visit: Visit) -> None:
@@ -151,7 +152,7 @@ def train(visit: Visit, pictures: Path) -> None:
 
 def themes(visit: Visit) -> None:
     """Every page in the dark, and on a phone in both."""
-    words = [tab.inner_text().strip() for tab in visit.page.locator("#ti_fix_tabs button[role=tab]").all()]
+    words = [tab.inner_text().strip() for tab in visit.page.locator(TABS).all()]
     for size, width in ((WIDE, "wide"), (PHONE, "phone")):
         visit.page.set_viewport_size(size)
         for theme in ("light", "dark"):
