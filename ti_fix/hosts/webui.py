@@ -13,13 +13,15 @@ from typing import Any, TypeVar
 
 from modules import call_queue, processing, prompt_parser, script_callbacks, scripts, shared
 
-from ti_fix.embedding import Family, Vocabulary
+from ti_fix.embedding import Embedding, Family, Vocabulary
+from ti_fix.errors import TiFixError
 from ti_fix.hosts.bundle_hook import BundleHook
 from ti_fix.hosts.console import open_console
 from ti_fix.hosts.entries import label_of
 from ti_fix.hosts.kind import Kind
 from ti_fix.hosts.lazy import Complete
 from ti_fix.hosts.load_hook import LoadHook, Policy, quietly, user_policy
+from ti_fix.protocols import Host
 
 T = TypeVar("T")
 
@@ -98,6 +100,23 @@ class WebuiHost:
         """Whether the user has pressed Interrupt or Stop."""
         state: Any = shared.state
         return bool(state.interrupted or getattr(state, "stopping_generation", False))
+
+    def training_host(self) -> Host:
+        """The WebUI as training asks for it.
+
+        Raises:
+            TiFixError: this kind of WebUI cannot lend its model.
+        """
+        raise TiFixError(
+            f"The model that {self.name} has loaded cannot be trained on yet; train outside the WebUI with: "
+            "ti-fix train --model CHECKPOINT"
+        )
+
+    def fit(self, embedding: Embedding) -> Embedding:
+        """As it is: the WebUI's models have the usual widths."""
+        return embedding
+
+    publish = fit
 
     def exposed(self) -> bool:
         """Whether other computers can reach the WebUI and none of its ways in asks for a password.
