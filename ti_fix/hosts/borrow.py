@@ -22,7 +22,7 @@ _ABSENT = object()
 
 @contextmanager
 def attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """While open, `owner.name` is `value`; what stood in its own dictionary comes back, or nothing where nothing did."""
+    """While open, `owner.name` is `value`; then what stood in its own dictionary comes back, if anything did."""
     before = vars(owner).get(name, _ABSENT)
     setattr(owner, name, value)
     try:
@@ -64,7 +64,7 @@ def alias(tensor: Tensor) -> Tensor:
     """
     with torch.inference_mode(False):
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())  # type: ignore[call-overload]
+        made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
         return made
 
 
@@ -79,7 +79,8 @@ def aliased(modules: Iterable[nn.Module]) -> Iterator[None]:
     made: dict[int, Tensor] = {}
     try:
         for part in {id(part): part for module in modules for part in module.modules()}.values():
-            for entries in (part._parameters, part._buffers):  # noqa: SLF001 - attributes would run the module's own code
+            kept: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)  # noqa: SLF001 - setattr runs code
+            for entries in kept:
                 for name, tensor in entries.items():
                     if tensor is None:
                         continue

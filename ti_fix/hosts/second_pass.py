@@ -39,9 +39,7 @@ class _Again(torch.autograd.Function):
             for place in wanted:
                 leaves[place].requires_grad_()
             outputs = ctx.encode(leaves)
-            reached = [
-                (o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None and o.requires_grad
-            ]
+            reached = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None and o.requires_grad]
             found: Sequence[Tensor | None] = [None] * len(wanted)
             if reached:
                 chosen, weights = zip(*reached, strict=True)

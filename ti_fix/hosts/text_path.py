@@ -105,9 +105,7 @@ class TextPath:
             found.vec[encoder.key] = block.to(encoder.device())
         return found
 
-    def _encode(
-        self, place: int, prompts: Sequence[str], named: Sequence[Placeholder]
-    ) -> tuple[Tensor, Tensor | None]:
+    def _encode(self, place: int, prompts: Sequence[str], named: Sequence[Placeholder]) -> tuple[Tensor, Tensor | None]:
         encoder = self.encoders[place]
         batch = [self._chunks(place, prompt, named) for prompt in prompts]
         length = max(len(chunks) for chunks in batch)

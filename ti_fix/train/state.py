@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from ti_fix.train.config import RESUMABLE, TrainConfig, as_mapping
 from ti_fix.train.optimise import Optimiser
 
 FORMAT = "1"
+
+MAX_HEADER = 1_000_000
+"""Bytes of a saved run's head; real ones take a few thousand."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,6 +137,23 @@ def from_bytes(data: bytes, optimiser: Optimiser, where: str) -> tuple[State, di
     return State(
         vectors=vectors, start=parts["start"], best=parts["best"], optimiser=optimiser, numbers=Numbers(**numbers)
     ), config
+
+
+def summary(path: Path) -> tuple[Numbers, dict[str, Any]]:
+    """Where a saved run stands and its settings, from the head of the file alone.
+
+    Raises:
+        TiFixError: it is no saved run, or cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            about = _header(length.to_bytes(8, "little") + file.read(min(length, MAX_HEADER)))
+        known = {f.name for f in fields(Numbers)}
+        numbers = Numbers(**{k: v for k, v in json.loads(about["numbers"]).items() if k in known})
+        return numbers, json.loads(about["config"])
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise TiFixError(f"{path} is no saved run ({error}).") from None
 
 
 def _header(data: bytes) -> dict[str, str]:

@@ -20,6 +20,7 @@ from ti_fix.repair import Judged, Replaced, clean, repair, repair_in_place, repa
 from ti_fix.ui.host import PageHost
 from ti_fix.ui.library import BACKUP_FOLDER, Entry, Library
 from ti_fix.ui.progress import Outcome
+from ti_fix.ui.runs import Runs
 
 
 class Desk:
@@ -34,6 +35,7 @@ class Desk:
         self.library = Library(host)
         self.reading = Job()
         self.working = Job()
+        self.runs = Runs()
         self.undoable: tuple[Replaced, ...] = ()
         self._writing = threading.Lock()
         self._carriers: dict[str, Path] = {}
