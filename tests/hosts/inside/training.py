@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,16 +16,17 @@ import torch
 from PIL import Image
 
 from tests.hosts.inside import watch
-from ti_fix.hosts import webui
 from ti_fix.hosts.host_model import HostModel
-from ti_fix.hosts.training_host import TrainingHost
+from ti_fix.hosts.text_path import Placeholder, triggers
 from ti_fix.protocols import DiffusionModel, Sizes
 from ti_fix.train import Dataset, DoneEvent, StepEvent, TrainConfig, ValidationEvent, from_images, train
 from ti_fix.train.recompute import recomputed
 
 
-def training_host() -> TrainingHost:
+def training_host() -> Any:
     """Ours, as the extension made it."""
+    from ti_fix.hosts import webui
+
     (host,) = webui._installed
     return host.training_host()
 
@@ -155,7 +157,7 @@ def forced() -> dict[str, dict[str, str]]:
     return found
 
 
-def _whole_run(host: TrainingHost) -> None:
+def _whole_run(host: Any) -> None:
     config = settings(preview_every=1, preview_steps=1)
     for _ in train(config, host.model(), data(), generate=host.generate):
         pass
@@ -167,7 +169,7 @@ def step_times(count: int = 20, **changes: Any) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"ours": [], "floor": []}
 
     def run() -> None:
-        config = settings(steps=10**6, validate_every=0, batch_size=4, **changes)
+        config = settings(steps=10**6, validate_every=0, batch_size=3, **changes)
         model = host.model()
         events = (e for e in train(config, model, data()) if isinstance(e, StepEvent))
         next(events)
@@ -181,3 +183,37 @@ def step_times(count: int = 20, **changes: Any) -> dict[str, list[float]]:
 
     host.run(run)
     return {name: times[1:] for name, times in found.items()}
+
+
+def bare(model: HostModel, config: TrainConfig) -> Callable[[], None]:
+    """The same networks by hand: chunks that are already cut, one forward pass, one backward pass to the vectors.
+
+    Called while a run holds the weights, or they could not take part in autograd.
+    """
+    encoders = model.text.encoders
+    leaves = {key: table[[736, 929]].float().clone() for key, table in model.vocabulary().tables.items()}
+    embedding = Placeholder(config.name, config.vectors)
+    embedding.vec = {key: block.requires_grad_() for key, block in leaves.items()}
+    prompts = [f"a {config.name}, number {word}" for word in ("one", "two", "three")]
+    chunks = []
+    for encoder in encoders:
+        with triggers(encoder.engine, encoder.database, [embedding]):
+            chunks.append([cut[0] for cut in encoder.engine.process_texts(prompts)[0]])
+    side = config.resolution
+    features = model._loaded.size_features([Sizes(original=(side, side), target=(side, side))] * 3)
+    noise = torch.randn(3, 4, side // 8, side // 8, generator=torch.Generator().manual_seed(0))
+    unet, times = model.unet, torch.tensor([100.0, 500.0, 900.0])
+    own = "transformer_options" in inspect.signature(unet.forward).parameters
+
+    def step() -> None:
+        states = []
+        for encoder, cut in zip(encoders, chunks, strict=True):
+            encoder.slot.fixes = [chunk.fixes for chunk in cut]
+            states.append(encoder.engine.process_tokens([c.tokens for c in cut], [c.multipliers for c in cut]))
+        pooled = None if features is None else torch.cat([states[-1].pooled, features], dim=1)
+        given: dict[str, Any] = {"transformer_options": {}} if own else {}
+        output = unet(noise, timesteps=times, context=torch.cat(states, dim=-1), y=pooled, **given)
+        loss = torch.nn.functional.mse_loss(output, noise)
+        torch.autograd.grad(loss, list(leaves.values()))
+
+    return step
