@@ -28,6 +28,8 @@ def generate(model: HostModel, request: ImageRequest, forget_prompts: Callable[[
         TiFixError: the user has interrupted it.
     """
     model.give_back()
+    # newer hosts keep the spacing of the steps apart from the sampler
+    spacing = {"scheduler": "Automatic"} if hasattr(processing.StableDiffusionProcessing, "scheduler") else {}
     p = processing.StableDiffusionProcessingTxt2Img(
         sd_model=shared.sd_model,
         prompt=request.prompt,
@@ -43,6 +45,7 @@ def generate(model: HostModel, request: ImageRequest, forget_prompts: Callable[[
         do_not_save_samples=True,
         do_not_save_grid=True,
         do_not_reload_embeddings=True,
+        **spacing,
     )
     embeddings = [_placeholder(model, each) for each in request.embeddings]
     try:
