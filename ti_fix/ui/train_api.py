@@ -70,7 +70,7 @@ def events(desk: Desk, values: Values) -> dict[str, Any]:
     kept = job.events(after)
     first = max(after, job.state.events - len(kept))
     told = kept[:MOST_EVENTS]
-    shown = [_plain(as_json(event)) for event in told if not isinstance(event, Progress)]
+    shown = [_shown(as_json(event)) for event in told if not isinstance(event, Progress)]
     return {"events": shown, "next": first + len(told), "status": state.status, "number": state.number}
 
 
@@ -105,6 +105,12 @@ def _state(state: JobState) -> dict[str, Any]:
         "events": state.events,
         "number": state.number,
     }
+
+
+def _shown(event: Mapping[str, Any]) -> dict[str, Any]:
+    """An event with names of files in place of paths."""
+    path = {"path": Path(event["path"]).name} if event.get("path") else {}
+    return {**_plain(event), **path}
 
 
 def _plain(value: Any) -> Any:
