@@ -204,7 +204,8 @@ def test_the_script_mounts_the_api_on_each_new_app(bare, package):
         mount(None, app)
         mount(None, app)
         paths = [route.path for route in app.routes if route.path.startswith("/ti_fix")]
-        assert {f"/ti_fix/v1/{each}" for each in ("convert", "evaluate", "files", "inspect", "refresh", "repair")} <= set(paths)
+        wanted = ("convert", "evaluate", "files", "inspect", "refresh", "repair", "source")
+        assert {f"/ti_fix/v1/{each}" for each in wanted} <= set(paths)
         methods = [(route.path, *route.methods) for route in app.routes if route.path.startswith("/ti_fix")]
         assert len(methods) == len(set(methods)), "mounted once"
 

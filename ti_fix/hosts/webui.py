@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from modules import call_queue, processing, prompt_parser, script_callbacks, scripts, shared
 
 from ti_fix.embedding import SD15, Embedding, Family, Vocabulary
-from ti_fix.errors import TiFixError
 from ti_fix.hosts.bundle_hook import BundleHook
 from ti_fix.hosts.console import open_console
 from ti_fix.hosts.entries import label_of
+from ti_fix.hosts.host_model import LoadedModel
 from ti_fix.hosts.kind import Kind
 from ti_fix.hosts.lazy import Complete
 from ti_fix.hosts.load_hook import LoadHook, Policy, quietly, user_policy
@@ -45,6 +45,7 @@ class WebuiHost:
         self._used: frozenset[str] = frozenset()
         self.hook = LoadHook(kind, complete=complete, policy=policy, forget_prompts=forget_prompts)
         self._bundles = BundleHook(self.hook)
+        self._training: Host | None = None
 
     @property
     def name(self) -> str:
@@ -73,6 +74,10 @@ class WebuiHost:
     def vocabulary(self) -> Vocabulary | None:
         """The token tables of the model that is loaded now; None while none is. Never loads one."""
         return self._kind.vocabulary()
+
+    def embedding_names(self) -> list[str]:
+        """What prompts can call now, in order."""
+        return sorted({name for database in self._kind.databases() for name in database.word_embeddings})
 
     def refresh_embeddings(self) -> None:
         """Make new and changed files usable in the next prompt, and forget the prompts that were encoded without them.
@@ -106,15 +111,20 @@ class WebuiHost:
         return bool(state.interrupted or getattr(state, "stopping_generation", False))
 
     def training_host(self) -> Host:
-        """The WebUI as training asks for it.
+        """The WebUI as training asks for it; nothing is loaded before its `model()` is called."""
+        from ti_fix.hosts.training_host import TrainingHost
+
+        if self._training is None:
+            self._training = TrainingHost(self, forget_prompts)
+        return self._training
+
+    def load_model(self) -> LoadedModel:
+        """The selected model for training; the caller holds the queue.
 
         Raises:
-            TiFixError: this kind of WebUI cannot lend its model.
+            TiFixError: there is none, or it cannot be trained with.
         """
-        raise TiFixError(
-            f"The model that {self.name} has loaded cannot be trained on yet; train outside the WebUI with: "
-            "ti-fix train --model CHECKPOINT"
-        )
+        return self._kind.load_model()
 
     def fit(self, embedding: Embedding) -> Embedding:
         """As it is: the WebUI's models have the usual widths."""
