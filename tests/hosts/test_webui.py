@@ -77,6 +77,22 @@ def test_exposed_is_reachable_without_a_password(start, given, exposed):
     assert host.exposed() is exposed
 
 
+@pytest.mark.parametrize(
+    ("given", "exposed"),
+    [
+        ({}, False),
+        ({"listen": True}, True),
+        ({"share": True, "api_auth": "me:secret"}, True),
+        ({"listen": True, "gradio_auth": "me:secret"}, False),
+        ({"listen": True, "gradio_auth_path": "/auth"}, False),
+    ],
+)
+def test_a_password_for_the_api_does_not_close_the_page(start, given, exposed):
+    webui, host = start("a1111")
+    commands(webui, **given)
+    assert host.page_exposed() is exposed
+
+
 def test_credentials_come_from_all_three_places(start, tmp_path):
     webui, host = start("a1111")
     assert host.api_credentials() == []

@@ -38,6 +38,9 @@ class StandIn:
     def exposed(self):
         return self.is_exposed
 
+    def page_exposed(self):
+        return self.is_exposed
+
     def api_credentials(self):
         return self.credentials
 

@@ -252,7 +252,7 @@ class LoadHook:
         return entry
 
     def _tell(self, loading: Loading) -> None:
-        self.console.say(loading.line, problem=loading.action in ("skip", "refuse"))
+        self.console.say(loading.line, problem=loading.action in ("skip", "refuse", "pass"))
 
     # Embeddings inside LoRAs
 

@@ -100,18 +100,24 @@ class WebuiHost:
         return bool(state.interrupted or getattr(state, "stopping_generation", False))
 
     def exposed(self) -> bool:
-        """Whether other computers can reach the WebUI and none of its ways in asks for a password.
+        """Whether other computers can reach the WebUI and none of its ways in asks for a password."""
+        return self._reachable() and not self.api_credentials()
 
-        ``--nowebui`` listens on every interface unless ``--server-name`` says otherwise.
-        """
+    def page_exposed(self) -> bool:
+        """Whether other computers can reach its page without a password: ``--api-auth`` does not close the page."""
+        given = shared.cmd_opts
+        closed = getattr(given, "gradio_auth", None) or getattr(given, "gradio_auth_path", None)
+        return self._reachable() and not closed
+
+    def _reachable(self) -> bool:
+        """Whether it listens to others; ``--nowebui`` does unless ``--server-name`` says otherwise."""
         given = shared.cmd_opts
         server = getattr(given, "server_name", None)
-        reachable = (
+        return (
             bool(server and server.lower() not in LOOPBACK)
             or any(getattr(given, flag, None) for flag in ("listen", "share", "ngrok"))
             or bool(getattr(given, "nowebui", False) and not server)
         )
-        return reachable and not self.api_credentials()
 
     def api_credentials(self) -> list[tuple[str, str]]:
         """(user, password) pairs of ``--api-auth``, ``--gradio-auth`` and ``--gradio-auth-path``; empty: no password.

@@ -113,8 +113,11 @@ def _one_per_name(plan: dict[str, Loading]) -> dict[str, Loading]:
     for members in groups.values():
         best = min(members, key=lambda where: (RANKS[plan[where].action], where.count(os.sep), where))
         for where in members:
-            if where != best and plan[where].action != "pass":
-                plan[where] = _outdone(plan[where], where, best)
+            if where == best:
+                continue
+            plan[where] = (
+                _same_name(plan[where], where, best) if _is_hosts(plan[where]) else _outdone(plan[where], where, best)
+            )
     return plan
 
 
@@ -122,6 +125,19 @@ def _name(where: str, loading: Loading) -> str:
     if loading.action != "pass" and loading.embedding is not None:
         return loading.embedding.name
     return Path(where).stem
+
+
+def _is_hosts(loading: Loading) -> bool:
+    return loading.action == "pass"
+
+
+def _same_name(loading: Loading, where: str, best: str) -> Loading:
+    """Both are the host's own business, and it lets the one win that it happens to read last."""
+    name = _name(where, loading)
+    line = (
+        f"{Path(where).name}: {best} has the same trigger {name!r}; the WebUI uses the one it reads last. Rename one."
+    )
+    return replace(loading, line=line)
 
 
 def _outdone(loading: Loading, where: str, best: str) -> Loading:
