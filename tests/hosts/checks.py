@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.hosts import sample_files as files
-from tests.hosts.webui_process import Failed, Installation, Picture, Webui
+from tests.hosts.webui_client import Failed, Picture
+from tests.hosts.webui_process import Installation, Webui
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -79,6 +80,7 @@ class Check:
         plain: (family, prompt) -> picture without ti_fix.
         noise: mean grey levels by which the WebUI's own pictures differ after its model was loaded anew; CPUs round
             differently where data lie differently in memory.
+        versions: what the WebUI says of itself.
     """
 
     what: Installation
@@ -87,6 +89,7 @@ class Check:
     table: Table = field(default_factory=Table)
     plain: dict[tuple[str, str], Picture] = field(default_factory=dict)
     noise: float = 0.0
+    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -98,6 +101,7 @@ class Check:
         files.bundle(self.data / "models" / "Lora" / "ckbundle.safetensors")
         prompts = [*CONTROLS, *(f"a {s.trigger}" for s in files.samples()), NEW, BUNDLED, WITH_LORA]
         with Webui(self.what, self.data, self.models["sdxl"], None) as webui:
+            self.versions = webui.versions()
             for family, model in self.models.items():
                 webui.options(sd_model_checkpoint=model)
                 for prompt in prompts:
@@ -229,7 +233,7 @@ class Check:
         webui.options(ti_fix_enabled=False)
         with self.table.row("switched off and on in one run: prompts without a trigger are pixel-identical") as faults:
             for prompt in CONTROLS:
-                faults.unless(webui.picture(prompt).pixels == on[prompt].pixels, repr(prompt))
+                faults.unless(webui.picture(prompt).equals(on[prompt]), repr(prompt))
         with self.table.row("switched off: broken files are plain text again, healthy ones work") as faults:
             for prompt in ("a ckhealthy", "a ckrenamed", "a cksd15"):
                 faults.unless(self._as_plain(webui.picture(prompt), prompt), repr(prompt))
