@@ -50,13 +50,16 @@ if drop_outdated():
     ti_fix.imported_files = files()  # type: ignore[attr-defined]
     from modules import script_callbacks
 
-    from ti_fix import ui
+    from ti_fix import api, ui
     from ti_fix.embedding import SDXL
     from ti_fix.hosts.webui import TiFixScript, install
     from ti_fix.repair.fit import fill_missing_half
     from ti_fix.ui import settings
 
-    host = install(complete=lambda embedding, vocabulary: fill_missing_half(embedding, SDXL, vocabulary)[0])
+    host = install(
+        complete=lambda embedding, vocabulary: fill_missing_half(embedding, SDXL, vocabulary)[0], tell=api.tell
+    )
+    script_callbacks.on_script_unloaded(api.clear)
     script_callbacks.on_ui_settings(lambda: settings.register(host))
     script_callbacks.on_ui_tabs(lambda: ui.build(host))
     script_callbacks.on_app_started(lambda _, app: ui.mount_api(app, host))

@@ -21,13 +21,25 @@ SOURCES = sorted(
 LONGEST_FILE = 400
 
 NOUNS = frozenset(
-    {"__init__", "embedding", "errors", "ldm_keys", "options", "prompt", "protocols", "text_model", "tokenizer"}
+    {
+        "__init__",
+        "additions",
+        "embedding",
+        "errors",
+        "ldm_keys",
+        "options",
+        "prompt",
+        "protocols",
+        "text_model",
+        "tokenizer",
+    }
 )
 FEATURES = frozenset({"align", "convert", "evaluate", "export", "heatmap", "repair", "train"})
 MAY_USE = {
     **dict.fromkeys(NOUNS, NOUNS),
     "formats": NOUNS | {"formats"},
     **{feature: NOUNS | {"formats", feature} for feature in FEATURES},
+    "api": NOUNS | {"api", "formats", "repair"},
     "jobs": NOUNS | {"jobs"},
     "hosts": NOUNS | {"hosts"},
     "small": NOUNS | {"formats", "small"},
@@ -59,7 +71,7 @@ ONLY_IN = {
 """Package of others -> the files that may import it, as a pattern."""
 
 MAY_PRINT = ("cli",)
-MAY_CATCH_ALL = r"(cli|ui|jobs)\b.*|hosts/load_hook\.py|formats/unpickle\.py"
+MAY_CATCH_ALL = r"(api|cli|ui|jobs)\b.*|hosts/load_hook\.py|formats/unpickle\.py"
 PICKS_MODULES = ("formats/picture_pixels.py",)
 """Files that import by a name from a table: Pillow's optional decoders."""
 

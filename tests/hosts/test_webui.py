@@ -223,6 +223,15 @@ def test_the_script_mounts_the_api_on_each_new_app(bare, package):
         assert sorted(paths) == [f"/ti_fix/v1/{each}" for each in ("files", "inspect", "refresh", "repair")]
 
 
+def test_what_other_extensions_added_goes_when_scripts_are_unloaded(bare, package):
+    execute(package)
+    api = sys.modules["ti_fix.api"]
+    api.add_listener(print)
+    for unloaded in bare.callbacks["on_script_unloaded"]:
+        unloaded()
+    assert not api.LISTENERS
+
+
 def test_a_reload_of_the_page_keeps_the_package(bare, package):
     first = execute(package).TiFixScript
     assert execute(package).TiFixScript is first

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from modules import call_queue, processing, prompt_parser, script_callbacks, scripts, shared
 
+from ti_fix.additions import Event
 from ti_fix.embedding import Family, Vocabulary
 from ti_fix.hosts.bundle_hook import BundleHook
 from ti_fix.hosts.console import open_console
@@ -22,6 +23,7 @@ from ti_fix.hosts.lazy import Complete
 from ti_fix.hosts.load_hook import LoadHook, Policy, quietly, user_policy
 
 T = TypeVar("T")
+Tell = Callable[[Event], object]
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 PROMPT_CACHES = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
@@ -35,13 +37,14 @@ class WebuiHost:
     Args:
         kind: `a1111.A1111` or `forge.Forge`.
         complete: makes the half that an embedding lacks, from the tables of the loaded model.
+        tell: hears of each file and embedding; raises nothing.
     """
 
-    def __init__(self, kind: Kind, complete: Complete) -> None:
+    def __init__(self, kind: Kind, complete: Complete, tell: Tell) -> None:
         self._kind = kind
         self._holds_queue = threading.local()
         self._used: frozenset[str] = frozenset()
-        self.hook = LoadHook(kind, complete=complete, policy=policy, forget_prompts=forget_prompts)
+        self.hook = LoadHook(kind, complete=complete, policy=policy, forget_prompts=forget_prompts, tell=tell)
         self._bundles = BundleHook(self.hook)
 
     @property
@@ -190,15 +193,16 @@ def _can_import(name: str) -> bool:
         return False
 
 
-def install(complete: Complete) -> WebuiHost:
+def install(complete: Complete, tell: Tell = lambda _: None) -> WebuiHost:
     """Hook us into the WebUI, until it unloads its scripts; later calls wake the same object again.
 
     Args:
         complete: makes the half that an embedding lacks.
+        tell: hears of each file that is judged and each embedding that is loaded; raises nothing.
     """
     if not _installed:
         open_console()
-        _installed.append(WebuiHost(kind_of_host(), complete))
+        _installed.append(WebuiHost(kind_of_host(), complete, tell))
     host = _installed[0]
     quietly(host.hook.install, None)
     script_callbacks.on_script_unloaded(host.hook.uninstall)

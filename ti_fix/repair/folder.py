@@ -13,6 +13,7 @@ from pathlib import Path
 from ti_fix.embedding import CLIP_G, CLIP_L, Family
 from ti_fix.formats import Parsed, read, read_many
 from ti_fix.formats.read import is_candidate
+from ti_fix.repair.defects import additions
 from ti_fix.repair.names import fold
 from ti_fix.repair.on_load import Loading, Policy, on_load
 
@@ -38,6 +39,7 @@ class EmbeddingFolder:
         self._stamps: dict[str, Stamp] = {}
         self._parsed: dict[Path, tuple[Stamp, Parsed]] = {}
         self._plans: dict[tuple[str | None, Policy], Mapping[str, Loading]] = {}
+        self._additions = additions()
         self._next_look = 0.0
         self._lock = threading.RLock()
 
@@ -50,9 +52,11 @@ class EmbeddingFolder:
         with self._lock:
             start = time.monotonic()
             if now or start >= self._next_look:
-                stamps = _stamps(str(self.path))
-                if stamps != self._stamps:
-                    self._stamps = stamps
+                stamps, added = _stamps(str(self.path)), additions()
+                if (stamps, added) != (self._stamps, self._additions):
+                    if added != self._additions:
+                        self._parsed.clear()
+                    self._stamps, self._additions = stamps, added
                     self._plans.clear()
                     self.version += 1
                 self._next_look = time.monotonic() + REST * (time.monotonic() - start)

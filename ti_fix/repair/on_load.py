@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from ti_fix.additions import Action
 from ti_fix.embedding import CLIP_G, CLIP_L, FAMILIES, SD15, SDXL, Embedding, Family, Finding, Vocabulary
 from ti_fix.formats import Parsed
 from ti_fix.options import option
 from ti_fix.repair.fit import is_conversion
 from ti_fix.repair.result import RepairResult, repair
 from ti_fix.tokenizer import is_ordinary_word
-
-Action = Literal["pass", "register", "complete", "skip", "refuse"]
 
 SD15_WAYS = ("convert", "L only", "skip")
 LOG_LEVELS = ("all", "problems", "nothing")
