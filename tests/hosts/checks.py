@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.hosts import sample_files as files
 from tests.hosts.webui_client import Failed, Picture
 from tests.hosts.webui_process import Installation, Webui
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
 
 CONTROLS = ("a cat", "a dog, (red:1.3), [blue]", "a house BREAK a tree", "a [cat:dog:0.5] AND a castle", "")
 HIRES = {
@@ -95,13 +97,23 @@ class Check:
     def folder(self) -> Path:
         return self.data / "embeddings"
 
+    def contract(self) -> None:
+        """What ti_fix relies on inside the WebUI, tried in it by an extension of the tests (see `seams`)."""
+        out = self.data / "seams.json"
+        environment = {"TI_FIX_SEAMS": str(out), "TI_FIX_SEAMS_FILE": str(HERE / "seams.py")}
+        what = replace(self.what, extensions=(*self.what.extensions, HERE / "seam_probe"), environment=environment)
+        with Webui(what, self.data / "contract", self.models["sdxl"], None) as webui:
+            self.versions = webui.versions()
+            webui.picture("one dog")
+        for statement, why in json.loads(out.read_text(encoding="utf-8")).items():
+            self.table.add(f"contract: {statement}", not why, why)
+
     def without(self) -> None:
         """How the WebUI draws by itself: with healthy files only, so that all other triggers are plain text."""
         files.put(self.folder, [s for s in files.samples() if "" in (s.label, s.sd15)])
         files.bundle(self.data / "models" / "Lora" / "ckbundle.safetensors")
         prompts = [*CONTROLS, *(f"a {s.trigger}" for s in files.samples()), NEW, BUNDLED, WITH_LORA]
         with Webui(self.what, self.data, self.models["sdxl"], None) as webui:
-            self.versions = webui.versions()
             for family, model in self.models.items():
                 webui.options(sd_model_checkpoint=model)
                 for prompt in prompts:

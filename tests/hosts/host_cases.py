@@ -22,17 +22,20 @@ CONTROLS = (
 """Prompts without any name of the folder; ``a``, ``cat`` and ``and`` are names of cases."""
 
 NAMES = {
-    "F07": ("toy",),
+    "F07": ("learned_embeds",),
     "F18": ("star-ti",),
     "F22": ("bare-ti", "bareparam"),
     "F28": ("legacy-ti",),
     "N03": ("cat-toy", "a-b", "emb-v2-final", "fast-slow", "name_with_-1.2"),
     "N05": ("dup", "dup-ti"),
     "N13": ("AND-ti", "BREAK-ti"),
-    "P01": ("emb_1.5", "renamed"),
+    "P01": ("emb_1.5",),
     "P04": ("b", "c", "d", "e", "f", "g"),
 }
-"""Case -> what prompts call its embeddings, where that is not the stem of each file. P04's ``a`` is N04's name too."""
+"""Case -> what prompts call its embeddings, where that is not the stem of each file. P04's ``a`` is N04's name too.
+
+Ordinary words (F07's inner name ``toy``, P01's stem ``renamed``) stay plain text, as they were without ti_fix.
+"""
 
 UNUSABLE = frozenset({"reject", "ignore"})
 BROKEN_BESIDE = frozenset({("D08", "corrupt")})

@@ -9,7 +9,8 @@ import shutil
 import socket
 import subprocess
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.hosts.webui_client import Client, Failed
@@ -46,6 +47,7 @@ class Installation:
         models: folder of checkpoints.
         extensions: further extensions that it needs.
         flags: further command-line flags.
+        environment: further environment variables.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class Installation:
     models: Path
     extensions: tuple[Path, ...] = ()
     flags: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Webui(Client):
@@ -81,7 +84,7 @@ class Webui(Client):
             stdout=self._log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, **what.environment},
         )
 
     def _prepare(self, what: Installation, checkpoint: str, own: Path | None) -> None:

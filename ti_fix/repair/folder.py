@@ -138,8 +138,9 @@ def _is_hosts(loading: Loading) -> bool:
 def _same_name(loading: Loading, where: str, best: str) -> Loading:
     """Both are the host's own business, and it lets the one win that it happens to read last."""
     name = _name(where, loading)
+    other = "/".join(Path(best).parts[-2:])
     line = (
-        f"{Path(where).name}: {best} has the same trigger {name!r}; the WebUI uses the one it reads last. Rename one."
+        f"{Path(where).name}: {other} has the same trigger {name!r}; the WebUI uses the one it reads last. Rename one."
     )
     return replace(loading, line=line)
 
