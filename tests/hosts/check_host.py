@@ -25,7 +25,6 @@ import tempfile
 from pathlib import Path
 
 from tests.hosts import sample_files as files
-from tests.hosts import tiny_checkpoints
 from tests.hosts.case_checks import CaseCheck
 from tests.hosts.checks import Check, Table
 from tests.hosts.report import Report
@@ -55,11 +54,18 @@ def installation(arguments: argparse.Namespace, folder: Path) -> Installation:
     python = arguments.python or next((p for p in own if p.exists()), None)
     if python is None:
         raise CannotCheck(f"{path} has no venv folder; name the WebUI's Python with --python.")
-    needed = () if arguments.models else tiny_checkpoints.write(path, folder)
+    needed = () if arguments.models else _tiny(path, folder)
     models = arguments.models or folder
     if "sdxl" not in checkpoints(models):
         raise CannotCheck(f"{models} holds no SDXL checkpoint (.safetensors).")
     return Installation(path, python.absolute(), models, (*needed, *arguments.extension), tuple(arguments.flags))
+
+
+def _tiny(path: Path, folder: Path) -> tuple[Path, ...]:
+    """Write tiny checkpoints; the extensions that the WebUI needs to load them."""
+    from tests.hosts import tiny_checkpoints  # diffusers: seconds that a command line with a mistake need not wait for
+
+    return tiny_checkpoints.write(path, folder)
 
 
 def checkpoints(folder: Path) -> dict[str, str]:

@@ -59,7 +59,8 @@ class World:
         if self.forge:
             return [each for each in vars(self.model).values() if hasattr(each, "process_texts")]
         stage = self.model.cond_stage_model
-        return list(getattr(stage, "embedders", None) or [stage])
+        members = getattr(stage, "embedders", None) or [stage]
+        return [each for each in members if hasattr(each, "process_texts")]
 
 
 def statement(function: Statement) -> Statement:
