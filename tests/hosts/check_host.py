@@ -6,7 +6,8 @@ python3 run.py check-host --webui PATH [-- FLAGS]
     --python PATH       the WebUI's Python; by default the one in its venv folder
     --models FOLDER     checkpoints (.safetensors) to use instead of the tiny ones: one for SDXL, and one for SD1.5
     --extension FOLDER  a further extension that this installation needs; may be repeated
-    --contract          only what ti_fix relies on inside the WebUI (docs/hosts.md)
+    --parts PART …      only some of: contract (what ti_fix relies on inside the WebUI, docs/hosts.md), cases (the
+                        public reports), changes (files that come, change and go; settings; other models)
     -- FLAGS            further flags for the WebUI, such as --use-cpu all --no-half
 
 python3 run.py check-host --url URL --embeddings FOLDER
@@ -14,23 +15,28 @@ python3 run.py check-host --url URL --embeddings FOLDER
     meanwhile. Switching models, LoRAs and Reload UI are checked with --webui only
     --auth NAME:PASSWORD  of its --api-auth
 
+    --cases F01,D       only the cases whose ids begin so
     --report FILE       write the table as Markdown
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
+from tests.hosts import host_cases
 from tests.hosts import sample_files as files
-from tests.hosts.case_checks import CaseCheck
-from tests.hosts.checks import Check, Table
+from tests.hosts.checks import Check
 from tests.hosts.report import Report
 from tests.hosts.running_check import FOLDER, check_running
+from tests.hosts.table import Table
 from tests.hosts.webui_client import Client, Failed
 from tests.hosts.webui_process import Installation
+
+PARTS = ("contract", "cases", "changes")
 
 
 class CannotCheck(Exception):
@@ -80,21 +86,25 @@ def checkpoints(folder: Path) -> dict[str, str]:
 
 def check_installed(arguments: argparse.Namespace) -> Report:
     """With ``--webui``."""
+    cases = None
     with tempfile.TemporaryDirectory(prefix="ti_fix_check_") as name:
         folder = Path(name)
         (folder / "models").mkdir()
         what = installation(arguments, folder / "models")
         check = Check(what, folder / "data", checkpoints(what.models))
-        cases = CaseCheck(check)
         try:
-            check.contract()
-            if not arguments.contract:
+            if "contract" in arguments.parts:
+                check.contract()
+            if "cases" in arguments.parts:
+                cases = check.cases(host_cases.names(arguments.cases))
+            if "changes" in arguments.parts:
                 check.without()
                 check.with_ti_fix()
-                cases.run()
         except Failed as error:
             check.table.add("the WebUI runs", False, str(error))
-    return Report(check.table.rows, cases.rows, check.versions, tuple(cases.identical))
+    return Report(
+        check.table.rows, cases.rows if cases else [], check.versions, tuple(cases.identical if cases else ())
+    )
 
 
 def check_url(arguments: argparse.Namespace) -> Report:
@@ -105,11 +115,12 @@ def check_url(arguments: argparse.Namespace) -> Report:
     if (arguments.embeddings / FOLDER).exists():
         raise CannotCheck(f"{arguments.embeddings / FOLDER} is left from an earlier run; delete it.")
     try:
-        versions = webui.versions()
-        rows = check_running(webui, arguments.embeddings, table)
+        if not webui.has_ti_fix():
+            raise CannotCheck(f"ti_fix is not installed in the WebUI at {arguments.url}.")
+        cases = check_running(webui, arguments.embeddings, host_cases.names(arguments.cases), table)
     except Failed as error:
         raise CannotCheck(f"{arguments.url} does not answer as a WebUI with --api does: {error}") from None
-    return Report(table.rows, rows, versions, None)
+    return Report(table.rows, cases.rows, webui.versions(), tuple(cases.identical))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -125,7 +136,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--extension", type=Path, action="append", default=[])
     made.add_argument("--embeddings", type=Path)
     made.add_argument("--auth", default="")
-    made.add_argument("--contract", action="store_true")
+    made.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    made.add_argument("--cases", default="")
     made.add_argument("--report", type=Path)
     return made
 
@@ -135,6 +147,7 @@ def main(argv: list[str]) -> int:
     cut = argv.index("--") if "--" in argv else len(argv)
     arguments = parser().parse_args(argv[:cut])
     arguments.flags = argv[cut + 1 :]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the WebUI is stopped and its folder removed
     try:
         report = check_installed(arguments) if arguments.webui else check_url(arguments)
     except CannotCheck as reason:

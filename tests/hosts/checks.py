@@ -6,11 +6,14 @@ import contextlib
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.hosts import sample_files as files
+from tests.hosts.case_checks import HIRES, CaseCheck
+from tests.hosts.host_cases import Name
+from tests.hosts.table import Faults, Table
 from tests.hosts.webui_client import Failed, Picture
 from tests.hosts.webui_process import Installation, Webui
 
@@ -18,13 +21,6 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
 CONTROLS = ("a cat", "a dog, (red:1.3), [blue]", "a house BREAK a tree", "a [cat:dog:0.5] AND a castle", "")
-HIRES = {
-    "enable_hr": True,
-    "hr_scale": 1.5,
-    "hr_upscaler": "Latent",
-    "denoising_strength": 0.7,
-    "hr_additional_modules": ["Use same choices"],
-}
 ROUNDING = 0.05
 """Mean grey levels; another word in the prompt changes 5 and more, an embedding 9 and more."""
 
@@ -38,37 +34,6 @@ g = torch.Generator().manual_seed(5)
 make = lambda width, norm: torch.randn(2, width, generator=g) * norm / width ** .5
 torch.save({"clip_l": make(768, .37), "clip_g": make(1280, .58)}, sys.argv[1])
 """
-
-
-class Faults(list[str]):
-    """What is wrong with one thing that is checked."""
-
-    def unless(self, right: bool, fault: str) -> None:
-        """Note a fault, unless all is right."""
-        if not right:
-            self.append(fault)
-
-
-@dataclass
-class Table:
-    """What was checked: (what, whether it is right, note)."""
-
-    rows: list[tuple[str, bool, str]] = field(default_factory=list)
-
-    def add(self, what: str, right: bool, note: str = "") -> None:
-        """One more row, shown at once."""
-        self.rows.append((what, right, note))
-        print(f"{'ok  ' if right else 'FAIL'} {what}{'  | ' + note if note else ''}", flush=True)  # noqa: T201
-
-    @contextlib.contextmanager
-    def row(self, what: str) -> Iterator[Faults]:
-        """A row that fails with the faults that are noted, or with the WebUI's error."""
-        faults = Faults()
-        try:
-            yield faults
-        except Failed as error:
-            faults.append(str(error)[:300])
-        self.add(what, not faults, "; ".join(faults))
 
 
 @dataclass
@@ -107,6 +72,16 @@ class Check:
             webui.picture("one dog")
         for statement, why in json.loads(out.read_text(encoding="utf-8")).items():
             self.table.add(f"contract: {statement}", not why, why)
+
+    def cases(self, names: Sequence[Name]) -> CaseCheck:
+        """The public reports, in a start of their own; the folder is empty at first."""
+        data = self.data / "cases"
+        files.lora(data / "models" / "Lora" / "cklora.safetensors", self.what.models / self.models["sdxl"])
+        with Webui(self.what, data, self.models["sdxl"], ROOT) as webui:
+            self.versions = webui.versions()
+            cases = CaseCheck(webui, data / "embeddings", names, self.table, self.models, lora=True)
+            cases.run()
+        return cases
 
     def without(self) -> None:
         """How the WebUI draws by itself: with healthy files only, so that all other triggers are plain text."""

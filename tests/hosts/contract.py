@@ -281,4 +281,4 @@ if __name__ == "__main__":
 
     from tests.hosts.check_host import main
 
-    sys.exit(main(["--contract", *sys.argv[1:]]))
+    sys.exit(main(["--parts", "contract", *sys.argv[1:]]))

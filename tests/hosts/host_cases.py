@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,47 +90,51 @@ class Tried:
 
 @dataclass(frozen=True)
 class Row:
-    """A name's line in the table; `alone` and `sd15` are None where they were not tried."""
+    """A name's line in the table; `sd15` is None where it was not tried with an SD1.5 model."""
 
     name: Name
     listed: bool
     tried: Tried
-    alone: Tried | None = None
     sd15: Tried | None = None
+
+    @property
+    def title(self) -> str:
+        """In one line."""
+        return f"{self.name.case} {self.name.text}: {'usable' if self.name.usable else 'left out'}"
 
     @property
     def faults(self) -> list[str]:
         """What is not as it must be."""
-        found = [f"{where}: {tried.error}" for where, tried in self._where() if tried.error]
+        found = [f"SDXL: {self.tried.error}"] if self.tried.error else []
         if (self.tried.changed > SEEN) != self.name.usable:
             found.append("plain text" if self.name.usable else "it changes the picture")
         if self.listed != self.name.usable:
             found.append("listed" if self.listed else "not listed")
-        if self.sd15 and self.name.sd15 and not self.sd15.changed > SEEN:
-            found.append("SD1.5: plain text")
+        if self.sd15 and not self.sd15.changed > SEEN:
+            found.append(f"SD1.5: {self.sd15.word}")
         return found
-
-    def _where(self) -> Iterator[tuple[str, Tried]]:
-        yield "SDXL", self.tried
-        if self.sd15:
-            yield "SD1.5", self.sd15
 
     def cells(self) -> list[str]:
         """Case, name, what must happen, what happens."""
         must = "usable" if self.name.usable else "left out"
-        alone = self.alone.word if self.alone else "–"
         sd15 = self.sd15.word if self.sd15 else "–"
-        verdict = "; ".join(self.faults) or "ok"
         listed = "yes" if self.listed else "no"
-        return [self.name.case, self.name.title, self.name.text, must, alone, listed, self.tried.word, sd15, verdict]
+        verdict = "; ".join(self.faults) or "ok"
+        return [self.name.case, self.name.title, self.name.text, must, listed, self.tried.word, sd15, verdict]
 
 
-HEAD = ["case", "what it is", "name", "must be", "WebUI alone", "listed", "with ti_fix", "SD1.5 loaded", "verdict"]
+HEAD = ["case", "what it is", "name", "must be", "listed", "its picture", "SD1.5 loaded", "verdict"]
 
 
-def names() -> list[Name]:
-    """Every name of every case that comes as embedding files."""
-    return [name for case in cases().values() if is_file_case(case) for name in _names_of(case)]
+def names(wanted: str = "") -> list[Name]:
+    """Every name of every case that comes as embedding files.
+
+    Args:
+        wanted: beginnings of the ids of cases, separated by commas; empty for all.
+    """
+    begin = tuple(filter(None, wanted.split(","))) or ("",)
+    chosen = [case for case in cases().values() if is_file_case(case) and case["id"].startswith(begin)]
+    return [name for case in chosen for name in _names_of(case)]
 
 
 def is_file_case(case: dict[str, Any]) -> bool:
@@ -153,22 +157,17 @@ def _stems(files: list[dict[str, Any]]) -> list[str]:
     return list({path.stem.lower(): path.stem for path in reversed(opened) if path.name[0] != "."}.values())[::-1]
 
 
-def put(where: Path) -> None:
-    """Write each case into a sub-folder of its own."""
+def put(where: Path, wanted: Container[str] | None = None) -> None:
+    """Write each case into a sub-folder of its own; all of them where none is named."""
     for case in cases().values():
-        if is_file_case(case):
+        if is_file_case(case) and (wanted is None or case["id"] in wanted):
             shutil.copytree(folder() / "handover" / case["id"], where / case["id"], dirs_exist_ok=True)
-
-
-def plain(webui: Client) -> dict[str, Picture]:
-    """Prompt -> picture while none of the files is there."""
-    return {prompt: webui.picture(prompt) for prompt in [*CONTROLS, *(name.prompt for name in names())]}
 
 
 def tried(webui: Client, without: dict[str, Picture], prompt: str) -> Tried:
     """One prompt, against its picture without the files."""
     try:
-        return Tried(changed=webui.picture(prompt).differs(without[prompt]))
+        return Tried(changed=webui.picture(prompt, steps=1).differs(without[prompt]))
     except Failed as error:
         return Tried(error=str(error))
 

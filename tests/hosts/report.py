@@ -19,13 +19,13 @@ class Report:
         checks: (what, whether it is right, note).
         rows: the table of cases.
         versions: what the WebUI says of itself.
-        identical: of how many control pictures with ti_fix on how many were the same with it off; None: not counted.
+        identical: how many control pictures were the same with ti_fix on and off, and how many there were.
     """
 
     checks: list[tuple[str, bool, str]]
     rows: list[Row]
     versions: dict[str, str]
-    identical: tuple[int, ...] | None
+    identical: tuple[int, ...] = ()
 
     @property
     def wrong(self) -> list[tuple[str, bool, str]]:
@@ -73,5 +73,5 @@ grey levels.
 """
 
     def _others(self) -> list[tuple[str, bool, str]]:
-        heads = {f"{row.name.case} {row.name.text}: " for row in self.rows}
-        return [each for each in self.checks if not any(each[0].startswith(head) for head in heads)]
+        titles = {row.title for row in self.rows}
+        return [each for each in self.checks if each[0] not in titles]
