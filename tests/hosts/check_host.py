@@ -15,6 +15,8 @@ python3 run.py check-host --url URL --embeddings FOLDER
     meanwhile. Switching models, LoRAs and Reload UI are checked with --webui only
     --auth NAME:PASSWORD  of its --api-auth
 
+                        and, only when named, page: the Files page in a browser; needs the package playwright and
+                        --browser PATH (/usr/bin/chromium); pictures of each step go to --shots FOLDER (out/page)
     --cases F01,D       only the cases whose ids begin so
     --report FILE       write the table as Markdown
 """
@@ -37,6 +39,7 @@ from tests.hosts.webui_client import Client, Failed
 from tests.hosts.webui_process import Installation
 
 PARTS = ("contract", "cases", "changes")
+WITH_PAGE = (*PARTS, "page")
 
 
 class CannotCheck(Exception):
@@ -97,6 +100,8 @@ def check_installed(arguments: argparse.Namespace) -> Report:
                 check.contract()
             if "cases" in arguments.parts:
                 cases = check.cases(host_cases.names(arguments.cases))
+            if "page" in arguments.parts:
+                check.page(arguments.browser, arguments.shots)
             if "changes" in arguments.parts:
                 check.without()
                 check.with_ti_fix()
@@ -136,8 +141,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--extension", type=Path, action="append", default=[])
     made.add_argument("--embeddings", type=Path)
     made.add_argument("--auth", default="")
-    made.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    made.add_argument("--parts", nargs="+", choices=WITH_PAGE, default=PARTS)
     made.add_argument("--cases", default="")
+    made.add_argument("--browser", type=Path, default=Path("/usr/bin/chromium"))
+    made.add_argument("--shots", type=Path, default=Path("out/page"))
     made.add_argument("--report", type=Path)
     return made
 

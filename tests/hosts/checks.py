@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.hosts import page_check
 from tests.hosts import sample_files as files
 from tests.hosts.case_checks import HIRES, CaseCheck
 from tests.hosts.host_cases import Name
@@ -83,6 +84,18 @@ class Check:
             cases.run()
         return cases
 
+    def page(self, browser: Path, shots: Path) -> None:
+        """The Files page in a browser."""
+        data = self.data / "page"
+        shots.mkdir(parents=True, exist_ok=True)
+        page_check.put(data / "embeddings", data / "models" / "Lora")
+        with (
+            Webui(self.what, data, self.models["sdxl"], ROOT) as webui,
+            page_check.opened(webui.url, browser) as page,
+        ):
+            self.versions = webui.versions()
+            page_check.PageCheck(page, data / "embeddings", shots, self.table).run()
+
     def without(self) -> None:
         """How the WebUI draws by itself: with healthy files only, so that all other triggers are plain text."""
         files.put(self.folder, [s for s in files.samples() if "" in (s.label, s.sd15)])
@@ -110,7 +123,7 @@ class Check:
             self.lists(webui)
             self.bundled(webui)
             self.changes(webui)
-            self.page(webui)
+            self.settings_page(webui)
             self.switches(webui)
             self.other_model(webui)
             self.aftermath(webui)
@@ -201,7 +214,7 @@ class Check:
         time.sleep(1)  # ti_fix looks at a folder at most every few hundredths of a second
         return webui.picture(prompt)
 
-    def page(self, webui: Webui) -> None:
+    def settings_page(self, webui: Webui) -> None:
         """The settings page, and pictures after "Reload UI"."""
         with self.table.row("the settings page has the section") as faults:
             have = webui.components()
