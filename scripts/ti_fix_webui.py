@@ -26,7 +26,7 @@ def is_busy() -> bool:
     """Whether the WebUI generates, or a job of the extension's page runs."""
     state = getattr(sys.modules.get("modules.shared"), "state", None)
     desk = getattr(sys.modules.get("ti_fix.ui.desk"), "_desk", None)
-    return bool(getattr(state, "job_count", 0) or getattr(state, "job", "") or (desk and desk.working.state.active))
+    return bool(getattr(state, "job_count", 0) or getattr(state, "job", "") or (desk and desk.busy))
 
 
 def drop_outdated() -> bool:

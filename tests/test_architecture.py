@@ -72,8 +72,8 @@ ONLY_IN = {
 
 MAY_PRINT = ("cli",)
 MAY_CATCH_ALL = r"(api|cli|ui|jobs)\b.*|hosts/load_hook\.py|formats/unpickle\.py"
-PICKS_MODULES = ("formats/picture_pixels.py",)
-"""Files that import by a name from a table: Pillow's optional decoders."""
+PICKS_MODULES = ("formats/picture_pixels.py", "ui/pages.py")
+"""Files that import by a name from a table: Pillow's optional decoders, and the pages that there are."""
 
 KNOWN_METHODS = ("find_class", "persistent_load")
 """Methods that the standard library documents and we override."""

@@ -33,7 +33,7 @@ def arguments(tmp_path, monkeypatch):
     (tmp_path / "pics").mkdir()
     for i in range(2):
         image(i).save(tmp_path / "pics" / f"{i}.png")
-    monkeypatch.setattr(command, "_host", lambda _: (StandaloneHost(model()), command._same, command._same))
+    monkeypatch.setattr(command, "open_host", lambda _: StandaloneHost(model()))
     words = "--resolution 64 --steps 2 --batch-size 1 --warmup 0 --no-self-test --validate-every 2".split()
     words += "--validation-timesteps 1 --start-text red --preview-every 2 --preview-steps 1".split()
     folders = ["--name", TRIGGER, "--folders", str(tmp_path / "pics"), "--out", str(tmp_path / "out")]
@@ -162,8 +162,8 @@ def test_curves_go_to_tensorboard_where_it_is(arguments, monkeypatch):
 def test_check_looks_and_does_not_train(arguments, tmp_path, capsys):
     assert command.run(parse(*arguments, "--check")) == 0
     said = capsys.readouterr().err
-    assert "Highest rate" in said and "Ready to train" in said
-    assert not list(tmp_path.rglob("*.safetensors"))
+    assert "Loading the model" in said and "Highest rate" in said and "Ready to train" in said
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["pics"]
 
 
 def test_tuned_settings_are_told_and_trained_with(arguments, monkeypatch, capsys):
@@ -182,6 +182,6 @@ def test_tuned_settings_are_told_and_trained_with(arguments, monkeypatch, capsys
 
 def test_a_missing_model_says_so():
     with pytest.raises(WrongUse, match="does not exist"):
-        command._host(parse())
+        command.open_host(parse())
     with pytest.raises(WrongUse, match="no small model 'nothing'"):
-        command._host(argparse.Namespace(model="small:nothing", device="cpu", precision="float32"))
+        command.open_host(argparse.Namespace(model="small:nothing", device="cpu", precision="float32"))

@@ -16,7 +16,7 @@ python3 run.py check-host --url URL --embeddings FOLDER
     --auth NAME:PASSWORD  of its --api-auth
 
                         and, only when named, page: the Files page in a browser; needs the package playwright and
-                        --browser PATH (/usr/bin/chromium); pictures of each step go to --shots FOLDER (out/page)
+                        a Chromium; pictures of each step go to --shots FOLDER (out/page)
     --cases F01,D       only the cases whose ids begin so
     --report FILE       write the table as Markdown
 """
@@ -101,7 +101,7 @@ def check_installed(arguments: argparse.Namespace) -> Report:
             if "cases" in arguments.parts:
                 cases = check.cases(host_cases.names(arguments.cases))
             if "page" in arguments.parts:
-                check.page(arguments.browser, arguments.shots)
+                check.page(arguments.shots)
             if "changes" in arguments.parts:
                 check.without()
                 check.with_ti_fix()
@@ -143,7 +143,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--auth", default="")
     made.add_argument("--parts", nargs="+", choices=WITH_PAGE, default=PARTS)
     made.add_argument("--cases", default="")
-    made.add_argument("--browser", type=Path, default=Path("/usr/bin/chromium"))
     made.add_argument("--shots", type=Path, default=Path("out/page"))
     made.add_argument("--report", type=Path)
     return made

@@ -84,14 +84,14 @@ class Check:
             cases.run()
         return cases
 
-    def page(self, browser: Path, shots: Path) -> None:
+    def page(self, shots: Path) -> None:
         """The Files page in a browser."""
         data = self.data / "page"
         shots.mkdir(parents=True, exist_ok=True)
         page_check.put(data / "embeddings", data / "models" / "Lora")
         with (
             Webui(self.what, data, self.models["sdxl"], ROOT) as webui,
-            page_check.opened(webui.url, browser) as page,
+            page_check.opened(webui.url) as page,
         ):
             self.versions = webui.versions()
             page_check.PageCheck(page, data / "embeddings", shots, self.table).run()

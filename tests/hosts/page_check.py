@@ -1,6 +1,6 @@
 """The Files page in a browser without a screen: every control pressed in a WebUI, what it did looked up on disk.
 
-Needs the package `playwright` and a Chromium; a picture of each step is kept where the caller wants them.
+Needs the package playwright and a Chromium (TI_FIX_CHROMIUM, or on the path); a picture of each step is kept.
 """
 
 from __future__ import annotations
@@ -16,15 +16,10 @@ from typing import Any
 from tests.cases import folder
 from tests.hosts import sample_files as files
 from tests.hosts.table import Faults, Table
+from tests.ui.browser.drive import FLAGS, PATIENCE, WIDE, Visit, chromium, entered
 
-CHROMIUM = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync".split()
-)
 MANY = 150
 """Broken files for the batch, so that there is time to stop it."""
-
-PATIENCE = 240_000
-"""Milliseconds; a page with a model behind it on a busy CPU is slow."""
 
 
 def put(where: Path, loras: Path) -> None:
@@ -90,7 +85,7 @@ class PageCheck:
 
     def opens(self, faults: Faults) -> None:
         """it lists the folder when it comes into sight"""
-        self.page.locator("#tabs > .tab-nav > button", has_text="TI Fix").first.click()
+        Visit(self.page, self.shots).tab("Files")
         self._find("table").locator("tr[data-ti-fix]").first.wait_for()
         faults.unless(f"{MANY + 6}" in self._find("chips").inner_text(), self._find("chips").inner_text())
 
@@ -186,17 +181,17 @@ class PageCheck:
 
 
 @contextmanager
-def opened(url: str, browser: Path) -> Iterator[Any]:
-    """The WebUI's page; what it asks of other computers is not asked."""
+def opened(url: str) -> Iterator[Any]:
+    """The WebUI's page on our tab; other computers are not asked for anything."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=str(browser), args=CHROMIUM)
-        page = chromium.new_page(viewport={"width": 1400, "height": 1000})
+        browser = play.chromium.launch(executable_path=chromium(), args=FLAGS)
+        page = browser.new_page(viewport=WIDE)
         page.set_default_timeout(PATIENCE)
         own = (url, "data:", "blob:")
         page.route("**/*", lambda each: each.continue_() if each.request.url.startswith(own) else each.abort())
         page.goto(url, wait_until="domcontentloaded")
-        page.wait_for_selector("#txt2img_generate", state="visible")
+        entered(Visit(page, Path()), webui=True)
         yield page
-        chromium.close()
+        browser.close()

@@ -19,6 +19,7 @@ class StandIn:
         self.used, self.credentials, self.is_exposed = used, list(credentials), exposed
         self.model = SDXL
         self.refreshed = 0
+        self.trainer = None
 
     def family(self):
         return self.model
@@ -34,6 +35,17 @@ class StandIn:
 
     def interrupted(self):
         return False
+
+    def picture_size(self):
+        return 64
+
+    def training_host(self):
+        return self.trainer
+
+    def fit(self, embedding):
+        return embedding
+
+    publish = fit
 
     def exposed(self):
         return self.is_exposed

@@ -11,8 +11,9 @@ from ti_fix.formats.export import FORMS
 from ti_fix.ui import desk as desk_module
 from ti_fix.ui import files_handlers as handlers
 from ti_fix.ui.desk import Desk
-from ti_fix.ui.files_handlers import FAULT, Shown
+from ti_fix.ui.files_handlers import Shown
 from ti_fix.ui.files_table import View
+from ti_fix.ui.guard import FAULT
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +59,14 @@ def _said(each: Judged) -> str:
     return worst[0].removeprefix(f"{each.parsed.paths[0].name}: ") if worst else ""
 
 
-def _table(rows: list[tuple[str, str, str, str]], width: int = 110) -> None:
+def _table(rows: list[tuple[str, str, str, str]]) -> None:
+    """Columns beside each other; what is said goes on below itself where the terminal ends."""
     sides = [max(len(row[column]) for row in rows) for column in range(3)]
+    margin = sum(sides) + 2 * len(sides) + 2
+    room = max(40, shutil.get_terminal_size((160, 24)).columns - margin)
     for row in rows:
         head = "  ".join(cell.ljust(side) for cell, side in zip(row, sides, strict=False))
-        said = row[3] if len(row[3]) <= width else row[3][: width - 1].rstrip() + "…"
-        show(f"  {head}  {said}".rstrip())
+        first, *more = textwrap.wrap(row[3], room) or [""]
+        show(f"  {head}  {first}".rstrip())
+        for line in more:
+            show(" " * margin + line)

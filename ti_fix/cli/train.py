@@ -7,19 +7,19 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ti_fix.cli.training_log import Log
-from ti_fix.errors import WrongUse
+from ti_fix.cli.standalone import add_model_arguments, open_host, widths_of
 from ti_fix.options import options
 from ti_fix.train import (
     CheckpointEvent,
     DoneEvent,
     Event,
     FindingEvent,
+    Log,
     PrepareEvent,
     PreviewEvent,
     StepEvent,
@@ -27,6 +27,7 @@ from ti_fix.train import (
     TunedEvent,
     ValidationEvent,
     gather,
+    look,
     train,
     tune,
 )
@@ -53,16 +54,8 @@ def register(commands: Any) -> None:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--model", required=True, metavar="PATH", help="a checkpoint, a diffusers folder, or small:sdxl, small:sd15 …"
-    )
+    add_model_arguments(parser)
     parser.add_argument("--config", metavar="FILE", help="settings in a TOML or JSON file")
-    parser.add_argument(
-        "--precision", choices=("float32", "float16", "bfloat16"), default="float32", help="of the model"
-    )
-    parser.add_argument(
-        "--device", default="auto", help="where the model runs: auto (a GPU if there is one), cpu, cuda"
-    )
     parser.add_argument("--json-events", action="store_true", help="one JSON object for each event, on standard output")
     parser.add_argument("--tensorboard", metavar="FOLDER", help="also write curves for TensorBoard there")
     parser.add_argument("--tune", action="store_true", help="first find rate and start by short runs, then train")
@@ -105,14 +98,21 @@ def run(arguments: argparse.Namespace) -> int:
     config = settings(arguments)
     data = gather(config)
     group = join()
-    host, fit, publish = _host(arguments)
+    show("Loading the model")
+    host, widths = open_host(arguments), widths_of(arguments.model)
     if arguments.check:
-        config = replace(config, steps=1)
-    elif arguments.tune:
+        return _check(look(config, host.model(), data, fit=widths.fit))
+    if arguments.tune:
         config = _tuned(config, host.model(), data)
-    events = train(config, host.model(), data, stop=_stop_on_signal(), generate=host.generate, fit=fit, publish=publish)
-    if arguments.check:
-        return _check(events)
+    events = train(
+        config,
+        host.model(),
+        data,
+        stop=_stop_on_signal(),
+        generate=host.generate,
+        fit=widths.fit,
+        publish=widths.publish,
+    )
     if group.rank != 0:
         for _ in events:
             pass
@@ -140,48 +140,6 @@ def _tuned(config: TrainConfig, model: Any, data: Any) -> TrainConfig:
     return config
 
 
-def _device(asked: str) -> str:
-    """The device to run on.
-
-    Raises:
-        WrongUse: CUDA is asked for and there is none.
-    """
-    import torch
-
-    has_cuda = torch.cuda.is_available()
-    if asked.startswith("cuda") and not has_cuda:
-        raise WrongUse("there is no CUDA device that PyTorch can use here; leave --device out to train on the CPU.")
-    return ("cuda" if has_cuda else "cpu") if asked == "auto" else asked
-
-
-def _host(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
-    """The standalone host with the model, and how its embeddings go from files and into them."""
-    import torch
-
-    from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel, load_checkpoint, load_folder, parts_of_small
-
-    where: dict[str, Any] = {"device": _device(arguments.device), "dtype": getattr(torch, arguments.precision)}
-    path = Path(arguments.model)
-    if arguments.model.startswith("small:"):
-        from ti_fix.small import load
-        from ti_fix.small.expand import fold, unfold
-
-        name = arguments.model.removeprefix("small:")
-        try:
-            parts = parts_of_small(load(name))
-        except KeyError as error:
-            raise WrongUse(f"{error.args[0]}.") from None
-        return StandaloneHost(StandaloneModel(parts), fit=fold), fold, unfold
-    if not path.exists():
-        raise WrongUse(f"{path} does not exist; give a checkpoint or a diffusers folder (--model).")
-    parts = load_folder(path, **where) if path.is_dir() else load_checkpoint(path, **where)
-    return StandaloneHost(StandaloneModel(parts)), _same, _same
-
-
-def _same(embedding: Any) -> Any:
-    return embedding
-
-
 def _stop_on_signal() -> Any:
     """A stop that Ctrl-C presses once; a second one ends the program at once."""
     pressed: list[int] = []
@@ -202,14 +160,10 @@ def show(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _check(events: Iterator[Event]) -> int:
-    """Show the findings before the first step."""
+def _check(events: Iterable[Event]) -> int:
+    """Show what is found before the first step."""
     for event in events:
-        if isinstance(event, StepEvent):
-            break
-        if isinstance(event, FindingEvent):
-            _tell(event)
-    events.close()  # type: ignore[attr-defined]
+        _tell(event)
     show("Ready to train.")
     return 0
 

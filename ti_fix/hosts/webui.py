@@ -14,13 +14,15 @@ from typing import Any, TypeVar
 from modules import call_queue, processing, prompt_parser, script_callbacks, scripts, shared
 
 from ti_fix.additions import Event
-from ti_fix.embedding import Family, Vocabulary
+from ti_fix.embedding import SD15, Embedding, Family, Vocabulary
+from ti_fix.errors import TiFixError
 from ti_fix.hosts.bundle_hook import BundleHook
 from ti_fix.hosts.console import open_console
 from ti_fix.hosts.entries import label_of
 from ti_fix.hosts.kind import Kind
 from ti_fix.hosts.lazy import Complete
 from ti_fix.hosts.load_hook import LoadHook, Policy, quietly, user_policy
+from ti_fix.protocols import Host
 
 T = TypeVar("T")
 Tell = Callable[[Event], object]
@@ -67,6 +69,10 @@ class WebuiHost:
         """The family of the model that is loaded now; None while none is. Never loads one."""
         return self._kind.family()
 
+    def picture_size(self) -> int:
+        """Pixels along the side of the squares that the loaded model is made for; SDXL's where none is loaded."""
+        return 512 if self.family() == SD15 else 1024
+
     def vocabulary(self) -> Vocabulary | None:
         """The token tables of the model that is loaded now; None while none is. Never loads one."""
         return self._kind.vocabulary()
@@ -101,6 +107,23 @@ class WebuiHost:
         """Whether the user has pressed Interrupt or Stop."""
         state: Any = shared.state
         return bool(state.interrupted or getattr(state, "stopping_generation", False))
+
+    def training_host(self) -> Host:
+        """The WebUI as training asks for it.
+
+        Raises:
+            TiFixError: this kind of WebUI cannot lend its model.
+        """
+        raise TiFixError(
+            f"The model that {self.name} has loaded cannot be trained on yet; train outside the WebUI with: "
+            "ti-fix train --model CHECKPOINT"
+        )
+
+    def fit(self, embedding: Embedding) -> Embedding:
+        """As it is: the WebUI's models have the usual widths."""
+        return embedding
+
+    publish = fit
 
     def exposed(self) -> bool:
         """Whether other computers can reach the WebUI and none of its ways in asks for a password."""

@@ -50,12 +50,14 @@ class ValidationEvent:
 
     Attributes:
         best_step, best_loss: the best so far, this one included.
+        words: encoder key -> for each vector the words that are nearest to it now.
     """
 
     step: int
     loss: float
     best_step: int
     best_loss: float
+    words: Mapping[str, list[list[str]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

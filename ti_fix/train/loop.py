@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,7 +43,7 @@ from ti_fix.train.selftest import check_gradient
 from ti_fix.train.state import differences, from_bytes, new_state, to_bytes
 
 Generate = Callable[[ImageRequest], Any]
-Stop = Callable[[], bool]
+Ask = Callable[[], bool]
 Convert = Callable[[Embedding], Embedding]
 
 _PREVIEW_FAILURES = (
@@ -66,7 +67,8 @@ def train(
     model: DiffusionModel,
     samples: Dataset,
     *,
-    stop: Stop = lambda: False,
+    stop: Ask = lambda: False,
+    save: Ask = lambda: False,
     generate: Generate | None = None,
     fit: Convert = lambda embedding: embedding,
     publish: Convert = lambda embedding: embedding,
@@ -78,6 +80,7 @@ def train(
         model: the loaded model; its weights are not changed.
         samples: the pictures, from `gather` or `from_images`.
         stop: asked before each step; the run then ends with its files written.
+        save: asked after each step; the state and the vectors of this step are then written, beside the regular saves.
         generate: makes previews; called between steps, inside the model's `trainable()`.
         fit: brings a start file to the model's widths, `publish` what was learned to those of files; only models of
             unusual widths need them.
@@ -90,19 +93,43 @@ def train(
         TiFixError: a setting, the data or the model makes the run impossible; told before the first step, with all
             findings as events, or, for a loss that stays non-finite and a full disk, during it.
     """
-    check(config)
     about = statistics(model.vocabulary())
-    work = plan(config, model, samples, about)
-    yield from (FindingEvent(step=0, finding=p.finding, remedy=p.remedy) for p in work.problems)
-    if work.errors:
-        raise WrongUse(" ".join(finding.message for finding in work.errors))
+    work = yield from _planned(config, model, samples, about)
     start = start_vectors(config, model.vocabulary(), model.family, about, fit)
     recompute = recomputed(model.unet) if wanted(config.checkpointing, model.unet) else nullcontext()
     with model.trainable(), recompute:
         run = _Run(config, model, samples, work, start, about, generate, publish)
         yield from run.prepare()
-        yield from run.steps(stop)
+        yield from run.begin()
+        yield from run.steps(stop, save)
         yield from run.finish()
+
+
+def look(
+    config: TrainConfig, model: DiffusionModel, samples: Dataset, *, fit: Convert = lambda embedding: embedding
+) -> Iterator[Event]:
+    """What `train` would tell before its first step: findings, memory, prediction type. Writes nothing.
+
+    Raises:
+        TiFixError: as `train` would.
+    """
+    about = statistics(model.vocabulary())
+    work = yield from _planned(config, model, samples, about)
+    start = start_vectors(config, model.vocabulary(), model.family, about, fit)
+    with model.trainable():
+        run = _Run(replace(config, out="", cache="memory"), model, samples, work, start, about, None, fit)
+        yield from run.prepare()
+
+
+def _planned(
+    config: TrainConfig, model: DiffusionModel, samples: Dataset, about: Mapping[str, Statistics]
+) -> Generator[Event, None, Plan]:
+    check(config)
+    work = plan(config, model, samples, about)
+    yield from (FindingEvent(step=0, finding=p.finding, remedy=p.remedy) for p in work.problems)
+    if work.errors:
+        raise WrongUse(" ".join(finding.message for finding in work.errors))
+    return work
 
 
 class _Run:
@@ -137,7 +164,7 @@ class _Run:
     # before
 
     def prepare(self) -> Iterator[Event]:
-        """Encode the pictures, take up a saved run, test the model, measure the loss before training."""
+        """Encode the pictures; look at the memory and at what the model predicts."""
         views = list(dict.fromkeys((*self._work.training, *self._work.validation)))
         for done, view in enumerate(views, 1):
             self._engine.cache.get(view)
@@ -145,6 +172,9 @@ class _Run:
         self._fixed = self._engine.fixed_batches(self._work.validation)
         yield from checks.memory(self._engine, self._state)
         yield from checks.prediction(self._engine, self._fixed, self._state)
+
+    def begin(self) -> Iterator[Event]:
+        """Take up a saved run, or test the model and measure the loss before training."""
         if self._config.resume:
             yield from self._resume()
         if self._state.numbers.step == 0:
@@ -172,7 +202,7 @@ class _Run:
 
     # during
 
-    def steps(self, stop: Stop) -> Iterator[Event]:
+    def steps(self, stop: Ask, save: Ask) -> Iterator[Event]:
         """Step until the end, a stop or a plateau."""
         config, numbers = self._config, self._state.numbers
         while numbers.step < self._engine.steps:
@@ -185,8 +215,9 @@ class _Run:
                 self._good = self._snapshot()
             if _due(step, config.validate_every) or (config.validate_every and step == self._engine.steps):
                 yield from self._validate()
-            if _due(step, config.checkpoint_every) and step < self._engine.steps:
-                yield from self._save()
+            asked = save()
+            if asked or (_due(step, config.checkpoint_every) and step < self._engine.steps):
+                yield from self._save(asked=asked)
             if _due(step, config.preview_every):
                 yield from self._preview()
             if config.patience and numbers.stale >= config.patience:
@@ -249,16 +280,22 @@ class _Run:
             self._state.best = self._state.copy_of_vectors()
         else:
             numbers.stale += 1
-        yield ValidationEvent(step=numbers.step, loss=loss, best_step=numbers.best_step, best_loss=numbers.best_loss)
+        yield ValidationEvent(
+            step=numbers.step,
+            loss=loss,
+            best_step=numbers.best_step,
+            best_loss=numbers.best_loss,
+            words=monitor.nearest_words(self._state.copy_of_vectors(), self._model.vocabulary()),
+        )
         yield from monitor.watch_progress(numbers, self._engine.steps)
 
-    def _save(self) -> Iterator[Event]:
+    def _save(self, *, asked: bool) -> Iterator[Event]:
         if self._files is None:
             return
         step = self._state.numbers.step
         path = self._files.write_state(to_bytes(self._state, self._config))
         yield CheckpointEvent(step=step, kind="state", path=path)
-        if self._config.keep:
+        if asked or self._config.keep:
             embedding = self._publish(embedding_of(self._config, self._state.vectors, self._header(step)))
             yield CheckpointEvent(step=step, kind="step", path=self._files.write_step(embedding, step))
 

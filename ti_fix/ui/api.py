@@ -1,4 +1,4 @@
-"""Routes under ``/ti_fix/v1``: list, inspect, repair and refresh, as JSON.
+"""Routes under ``/ti_fix/v1``: list, inspect, repair and refresh, as JSON; and the source, as a zip file.
 
 Routes of an extension escape the host's own password check, so each asks for one itself: HTTP basic with a pair of the
 host's, or the cookie of its login page. Nobody hands in a path: an embedding is named by the id that the list gave it,
@@ -28,6 +28,7 @@ from ti_fix.ui.files_details import prompt_text
 from ti_fix.ui.files_table import CHOICES, filtered, found
 from ti_fix.ui.host import PageHost
 from ti_fix.ui.library import Entry
+from ti_fix.ui.source import zipped
 
 PREFIX = "/ti_fix/v1"
 MAX_BODY = 64 * 1024
@@ -68,6 +69,14 @@ def mount(app: FastAPI, host: PageHost) -> None:
             summary=(work.__doc__ or "").partition("\n")[0],
             response_class=Response,
         )
+    app.add_api_route(f"{PREFIX}/source", _source, methods=["GET"], tags=["ti_fix"], response_class=Response)
+
+
+def _source() -> Response:
+    """The program as it runs here; open to all who reach it, as the licence wants."""
+    return Response(
+        zipped(), media_type="application/zip", headers={"Content-Disposition": "attachment; filename=ti_fix.zip"}
+    )
 
 
 def list_files(desk: Desk, values: Values) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the Files page and the API of one process share: the list, the running job and the way back.
+"""What the pages and the API of one process share: the list of files, the running jobs and the way back.
 
 A page may be closed and opened again, and the WebUI may reload all its pages; the desk stays.
 """
@@ -10,7 +10,6 @@ import logging
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ti_fix.errors import TiFixError, WrongUse
@@ -20,29 +19,15 @@ from ti_fix.jobs import Busy, Job, Progress
 from ti_fix.repair import Judged, Replaced, clean, repair, repair_in_place, repairable, undo, write_clean
 from ti_fix.ui.host import PageHost
 from ti_fix.ui.library import BACKUP_FOLDER, Entry, Library
-
-SHOWN_PROBLEMS = 20
-"""Problems of a batch that are listed; more are counted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The last event of a job: what it came to, as sentences.
-
-    Attributes:
-        text: for the user.
-        problems: what could not be done, a sentence each.
-    """
-
-    text: str
-    problems: tuple[str, ...] = ()
+from ti_fix.ui.progress import Outcome
+from ti_fix.ui.train_desk import TrainDesk
 
 
 class Desk:
     """See the module.
 
     Args:
-        host: the program that the page lives in.
+        host: the program that the pages live in.
     """
 
     def __init__(self, host: PageHost) -> None:
@@ -50,6 +35,7 @@ class Desk:
         self.library = Library(host)
         self.reading = Job()
         self.working = Job()
+        self.training = TrainDesk(host)
         self.undoable: tuple[Replaced, ...] = ()
         self._writing = threading.Lock()
         self._carriers: dict[str, Path] = {}
@@ -58,6 +44,12 @@ class Desk:
         """Go on with another host object, as after a reload of the WebUI's pages."""
         self.host = host
         self.library.host = host
+        self.training.host = host
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs that must not be cut off."""
+        return self.working.state.active or self.training.job.state.active
 
     @property
     def output_folder(self) -> Path:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from ti_fix.embedding import Family
+from ti_fix.embedding import Embedding, Family
+from ti_fix.protocols import Host
 
 T = TypeVar("T")
 
 
 class PageHost(Protocol):
-    """A WebUI, or the standalone program, as the Files page sees it."""
+    """A WebUI, or the standalone program, as the pages see it."""
 
     @property
     def name(self) -> str: ...
@@ -23,6 +24,9 @@ class PageHost(Protocol):
 
     def family(self) -> Family | None:
         """The kind of model that is loaded, None before the first."""
+
+    def picture_size(self) -> int:
+        """Pixels along the side of the squares that the loaded model is made for."""
 
     def refresh_embeddings(self) -> None:
         """Make new and changed files usable in the next prompt."""
@@ -44,3 +48,16 @@ class PageHost(Protocol):
 
     def api_credentials(self) -> Sequence[tuple[str, str]]:
         """Names and passwords that its API asks for; none where it asks for none."""
+
+    def training_host(self) -> Host:
+        """The same program as training, evaluation and conversion ask for it; loads a model where none is.
+
+        Raises:
+            TiFixError: that cannot be done here; says why and what to do.
+        """
+
+    def fit(self, embedding: Embedding) -> Embedding:
+        """Bring an embedding to the loaded model's widths; models of the usual widths change nothing."""
+
+    def publish(self, embedding: Embedding) -> Embedding:
+        """The way back: to the widths that files have."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ti_fix.ui.pages import page_texts
+
 VERDICTS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "load": ("Ready", "Loads and works as it is."),
@@ -36,6 +38,12 @@ TEXTS = MappingProxyType(
     {
         "tab": "TI Fix",
         "files": "Files",
+        "train": "Train",
+        "convert": "Convert",
+        "evaluate": "Evaluate",
+        "model": "Model",
+        "expert": "For experts",
+        "source": "Source code",
         "search": "Search",
         "search_hint": "name, folder, layout, SDXL …",
         "refresh": "Refresh",
@@ -94,6 +102,7 @@ REASON_SEVERITY = ("error", "warning", "note")
 
 
 def all_words() -> frozenset[str]:
-    """Every text that a translation needs."""
+    """Every text that a translation needs, those of the pages' own tables included."""
     verdicts = (text for pair in VERDICTS.values() for text in pair)
-    return frozenset({*verdicts, ALL, LAST_PICTURE, *TABLE.values(), *TEXTS.values()})
+    own = (text for table in page_texts() for text in table.values())
+    return frozenset({*verdicts, ALL, LAST_PICTURE, *TABLE.values(), *TEXTS.values(), *own})

@@ -4,12 +4,14 @@ from ti_fix.hosts.standalone.checkpoint import load_checkpoint
 from ti_fix.hosts.standalone.host import StandaloneHost
 from ti_fix.hosts.standalone.load import Parts, load_folder, parts_of_small
 from ti_fix.hosts.standalone.model import ModelParts, StandaloneModel
+from ti_fix.hosts.standalone.page import StandalonePage
 
 __all__ = [
     "ModelParts",
     "Parts",
     "StandaloneHost",
     "StandaloneModel",
+    "StandalonePage",
     "load_checkpoint",
     "load_folder",
     "parts_of_small",

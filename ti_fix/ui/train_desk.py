@@ -1,0 +1,201 @@
+"""Training as pages and API share it: one run at a time, its live record, its pictures, and the runs before it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ti_fix.errors import TiFixError, WrongUse
+from ti_fix.jobs import Job, Progress
+from ti_fix.train import Event, Log, TrainConfig, gather, look, train
+from ti_fix.train.config import check
+from ti_fix.train.dataset import pictures_in
+from ti_fix.train.history import Run, runs
+from ti_fix.ui.host import PageHost
+from ti_fix.ui.progress import Outcome
+from ti_fix.ui.train_live import Live, progress_of
+from ti_fix.ui.train_pictures import Album, new_album
+
+PICTURES = "ti_fix_pictures"
+"""Folder beside the embeddings folder (not in it: hosts look for embeddings inside pictures) for pictures of runs."""
+
+
+class TrainDesk:
+    """See the module.
+
+    Args:
+        host: the program that the pages live in.
+    """
+
+    def __init__(self, host: PageHost) -> None:
+        self.host = host
+        self.job = Job()
+        self.checking = Job()
+        self.live: Live | None = None
+        self.found: Live | None = None
+        self._save = threading.Event()
+        self._album: Album | None = None
+
+    @property
+    def out(self) -> Path:
+        """Where results go: the first embeddings folder, so that prompts can call them.
+
+        Raises:
+            TiFixError: the host has none.
+        """
+        folders = self.host.embedding_folders
+        if not folders:
+            raise TiFixError("The WebUI has no embeddings folder; set one with --embeddings-dir and restart it.")
+        return folders[0]
+
+    @property
+    def pictures(self) -> Path:
+        """Where uploaded pictures are kept, a folder for each embedding."""
+        return self.out.parent / PICTURES
+
+    @property
+    def album(self) -> Album:
+        """Where the pictures that are uploaded now go."""
+        if self._album is None:
+            self._album = new_album(self.pictures)
+        return self._album
+
+    def begin_album(self, folder: Path | None = None) -> None:
+        """Go on with an empty album, or with the folder of an earlier one."""
+        self._album = None if folder is None else Album(folder=folder)
+
+    def defaults(self) -> TrainConfig:
+        """Settings for the loaded model that most runs can keep."""
+        return TrainConfig(resolution=self.host.picture_size(), preview_every=100, checkpoint_every=100)
+
+    def start(self, config: TrainConfig) -> None:
+        """Begin a run; returns at once.
+
+        Raises:
+            Busy: a run goes on.
+            TiFixError: the settings cannot be carried out.
+        """
+        config = config if config.out else replace(config, out=str(self.out))
+        check(config)
+        pictures_in(config.folders)  # a folder that is not there is told at once
+        live = Live(config=config)
+        self._save.clear()
+        self.job.start(f"Training {config.name}", lambda stop: self._events(live, stop), run=self._carry_out)
+        self.live = live
+
+    def check(self, config: TrainConfig) -> None:
+        """Look at everything before a run, without one.
+
+        Raises:
+            Busy: a run or another look goes on.
+            TiFixError: the settings cannot be carried out.
+        """
+        if self.job.state.active:
+            raise WrongUse("A training runs; wait for it or stop it, then check again.")
+        check(config)
+        found = Live(config=config, look=True)
+        self.checking.start("Checking", lambda _: self._look(found), run=self.host.training_host().run)
+        self.found = found
+
+    def stop(self) -> None:
+        """End the run after its step; its files are written."""
+        self.job.stop()
+        self.checking.stop()
+
+    def pause(self) -> None:
+        """End the run after its step so that the WebUI is free; `resume` goes on from there."""
+        if self.live is not None and self.job.state.active:
+            self.live.paused = True
+            self.job.stop()
+
+    def save_now(self) -> None:
+        """Write the vectors of this step, usable in prompts as NAME-STEP.
+
+        Raises:
+            WrongUse: nothing runs.
+        """
+        if not self.job.state.active:
+            raise WrongUse("No training runs, so there is nothing to save.")
+        self._save.set()
+
+    def resume(self, config: TrainConfig | None = None) -> None:
+        """Go on with the paused run, or with an earlier one's settings.
+
+        Raises:
+            WrongUse: there is nothing to go on with.
+        """
+        if config is None:
+            if self.live is None:
+                raise WrongUse("No training was paused; choose a run of the list below.")
+            config = self.live.config
+        self.start(replace(config, resume=True))
+
+    def runs(self) -> list[Run]:
+        """Earlier runs, newest first."""
+        return runs(self.out)
+
+    def _carry_out(self, work: Callable[[], None]) -> None:
+        """In the host's own way; then, without its lock, let prompts find what was written."""
+        try:
+            self.host.training_host().run(work)
+        finally:
+            try:
+                self.host.refresh_embeddings()
+            except Exception:  # the host's own code: the files are written, only the list in the host is old
+                logging.getLogger("ti_fix").exception("the WebUI could not read its embeddings again")
+
+    def _events(self, live: Live, stop: threading.Event) -> Iterator[Event | Progress | Outcome]:
+        yield Progress(done=0, total=0, note="Getting the model ready")
+        host = self.host.training_host()
+        events = train(
+            live.config,
+            host.model(),
+            gather(live.config),
+            stop=lambda: stop.is_set() or host.interrupted(),
+            save=self._asked_to_save,
+            generate=host.generate,
+            fit=self.host.fit,
+            publish=self.host.publish,
+        )
+        with Log(live.config) as log:
+            for event in events:
+                log.add(event)
+                live.add(event)
+                yield event
+                progress = progress_of(event)
+                if progress is not None:
+                    yield progress
+        yield Outcome(text=_ending(live))
+
+    def _asked_to_save(self) -> bool:
+        asked = self._save.is_set()
+        self._save.clear()
+        return asked
+
+    def _look(self, found: Live) -> Iterator[Any]:
+        yield Progress(done=0, total=0, note="Getting the model ready")
+        host = self.host.training_host()
+        for event in look(found.config, host.model(), gather(found.config), fit=self.host.fit):
+            found.add(event)
+            yield event
+            progress = progress_of(event)
+            if progress is not None:
+                yield progress
+        yield Outcome(text="Ready to train.")
+
+
+def _ending(live: Live) -> str:
+    done = live.done
+    if done is None:
+        return "Nothing was trained."
+    if live.paused:
+        return f"Paused at step {done.step:,}. The model is free for pictures; press Resume to go on."
+    how = {"finished": "Finished", "stopped": "Stopped", "plateau": "Finished, as it got no better,"}[done.reason]
+    return (
+        f"{how} after {done.step:,} steps; the vectors are those of step {done.best_step:,}. "
+        f"Write {live.config.name} in a prompt."
+    )
