@@ -220,7 +220,7 @@ def test_the_script_mounts_the_api_on_each_new_app(bare, package):
         mount(None, app)
         mount(None, app)
         paths = [route.path for route in app.routes if route.path.startswith("/ti_fix")]
-        assert sorted(paths) == [f"/ti_fix/v1/{each}" for each in ("files", "inspect", "refresh", "repair")]
+        assert sorted(paths) == [f"/ti_fix/v1/{each}" for each in ("files", "inspect", "refresh", "repair", "source")]
 
 
 def test_what_other_extensions_added_goes_when_scripts_are_unloaded(bare, package):
