@@ -12,8 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
@@ -23,9 +22,10 @@ from ti_fix.cli.broken import make_broken_folder
 from ti_fix.small.concepts import concepts
 from ti_fix.small.scenes import render
 
+ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
 PORT = 7969
-STEPS = 60
+STEPS = 48
 
 
 def main() -> int:
@@ -42,7 +42,7 @@ def main() -> int:
                         return 1
                 with sync_playwright() as playwright:
                     browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-                    page = browser.new_page(viewport={"width": 1240, "height": 860})
+                    page = browser.new_page(viewport={"width": 1440, "height": 900})
                     page.set_default_timeout(PATIENCE)
                     take(page, photos)
             finally:
@@ -77,7 +77,7 @@ def take(page: Page, photos: list[str]) -> None:
     visit.press("#ti_fix_train_options > button")
     for fold in ("Steps and rates", "Checks, previews, saving"):
         visit.press(f'#ti_fix_train_options .ti_fix_fold > .label-wrap:has-text("{fold}")')
-    for name, value in {"steps": STEPS, "warmup": 5, "validate_every": 6, "preview_every": 12}.items():
+    for name, value in {"steps": STEPS, "warmup": 5, "validate_every": 6, "preview_every": 8}.items():
         visit.fill(f"train_{name}", str(value))
     visit.press("#ti_fix_train_options > button")
     visit.press("#ti_fix_train_start")
@@ -89,6 +89,7 @@ def take(page: Page, photos: list[str]) -> None:
 
 def shoot(page: Page, name: str) -> None:
     page.mouse.move(0, 0)
+    page.evaluate("document.querySelectorAll('.rows').forEach((each) => each.scrollTo(0, 0))")
     time.sleep(0.5)
     page.locator("#ti_fix_root").screenshot(path=str(PICTURES / f"{name}.png"))
     print(PICTURES / f"{name}.png")

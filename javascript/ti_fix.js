@@ -126,6 +126,32 @@
         keepPlace(page);
     }
 
+    const BADGE = "position:absolute;top:6px;left:6px;z-index:2;padding:1px 7px;border-radius:999px;font-size:11px;" +
+        "line-height:1.5;color:#fff;background:rgba(20,20,28,.78);pointer-events:none";
+    let badgesAsked = 0;
+
+    /** What each embedding is made for, as a badge on its card among the extra networks; told by the API. */
+    async function badgeCards() {
+        const cards = [...root().querySelectorAll('[id*="_textual_inversion_cards"] .card:not([data-ti-fix-badge])')];
+        if (!cards.length || document.hidden || Date.now() - badgesAsked < 5000) return;
+        badgesAsked = Date.now();
+        const answer = await fetch("ti_fix/v1/files").catch(() => null);
+        if (!answer || !answer.ok) return;
+        const words = new Map();
+        for (const file of (await answer.json()).files) {
+            const word = file.verdict === "reject" ? "✕" : {sd15: "SD1.5", sdxl: "SDXL", sd2: "SD2"}[file.made_for];
+            for (const name of [file.trigger, ...file.aliases]) if (word) words.set(name, word);
+        }
+        for (const card of cards) {
+            card.dataset.tiFixBadge = words.get(card.dataset.name) || "";
+            if (!card.dataset.tiFixBadge) continue;
+            const badge = document.createElement("span");
+            badge.style.cssText = BADGE;
+            badge.textContent = card.dataset.tiFixBadge;
+            card.append(badge);
+        }
+    }
+
     const watched = new Set();
     window.setInterval(() => {  // pages are drawn when their tab is first opened, and anew after a reload
         for (const page of root().querySelectorAll('#ti_fix_root [id^="ti_fix_"][id$="_page"]')) {
@@ -133,5 +159,6 @@
             watched.add(page);
             watchPage(page);
         }
+        badgeCards();
     }, 300);
 })();

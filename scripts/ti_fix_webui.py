@@ -50,16 +50,20 @@ if drop_outdated():
     import ti_fix
 
     ti_fix.imported_files = files()  # type: ignore[attr-defined]
-    from modules import script_callbacks
+    from modules import script_callbacks, scripts
 
-    from ti_fix import ui
+    from ti_fix import api, ui
     from ti_fix.convert import FastHalf
     from ti_fix.embedding import SDXL
     from ti_fix.hosts.webui import TiFixScript, install
+    from ti_fix.hosts.xyz_axis import add_axis
     from ti_fix.repair.fit import fill_missing_half
     from ti_fix.ui import settings
 
-    host = install(FastHalf(CACHE, lambda embedding, words: fill_missing_half(embedding, SDXL, words)[0]))
+    half = FastHalf(CACHE, lambda embedding, words: fill_missing_half(embedding, SDXL, words)[0])
+    host = install(half, tell=api.tell)
+    script_callbacks.on_before_ui(lambda: add_axis(scripts.scripts_data, host.embedding_names))
+    script_callbacks.on_script_unloaded(api.clear)
     script_callbacks.on_ui_settings(lambda: settings.register(host))
     script_callbacks.on_ui_tabs(lambda: ui.build(host))
     script_callbacks.on_app_started(lambda _, app: ui.mount_api(app, host))

@@ -58,6 +58,9 @@ class StandIn:
     def exposed(self):
         return self.is_exposed
 
+    def page_exposed(self):
+        return self.is_exposed
+
     def api_credentials(self):
         return self.credentials
 

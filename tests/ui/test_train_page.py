@@ -17,7 +17,6 @@ from tests.ui.folders import StandIn
 from ti_fix.formats import read
 from ti_fix.hosts.standalone import StandaloneHost
 from ti_fix.train import TrainConfig
-from ti_fix.train.history import runs
 from ti_fix.ui import train_handlers as handlers
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.guard import FAULT
@@ -211,7 +210,7 @@ def test_check_tells_findings_and_trains_nothing(desk, pictures, tmp_path):
 def test_a_taken_name_is_put_right_by_its_button(desk, pictures):
     trained(desk, pictures)
     page = trained(desk, pictures)
-    assert "exists already" in page["status"] and "remedy:{&quot;overwrite&quot;: true}" in page["live"]
+    assert "exists already" in page["status"] and "remedy:{&quot;overwrite&quot;: true}" in page["status"]
     fill = last(handlers.commanded(desk, Window(), 'remedy:{"overwrite": true}', asked()))["fill"]
     page = last(handlers.start(desk, Window(), fill))
     assert "Finished" in page["status"]
@@ -259,13 +258,13 @@ def test_captions_without_the_name_get_it(desk, pictures, captions, style, templ
 
 def test_earlier_runs_can_be_used_again(desk, pictures, tmp_path):
     trained(desk, pictures, steps=4)
-    (run,) = runs(tmp_path / "embeddings")
+    (run,) = desk.training.runs()
     assert (run.steps, [step for step, _ in run.curve], [step for step, _ in run.saved]) == (4, [0, 1, 2, 3, 4], [2])
     desk.training.begin_album()
     page = last(handlers.commanded(desk, Window(), f"again:{TRIGGER}", asked(name="other")))
     assert page["fill"].name == TRIGGER and value(page["fill"], "steps") == 4 and page["album"].count("<li>") == 2
     page = last(handlers.commanded(desk, Window(), f"use:2:{TRIGGER}", asked()))
-    final, kept = (read(path).embedding for path in (run.final, run.saved[0][1]))
+    final, kept = (read(path).embedding for path in (desk.training.place(TRIGGER), run.saved[0][1]))
     assert "step 2" in page["status"] and final.name == TRIGGER
     assert all(final.vectors[key].equal(kept.vectors[key]) for key in kept.vectors)
     assert "There is no run" in last(handlers.commanded(desk, Window(), "use:2:nobody", asked()))["status"]
@@ -276,7 +275,9 @@ def test_save_now_writes_the_vectors_of_this_step(desk, host, pictures, tmp_path
     assert "nothing to save" in last(handlers.save_now(desk))["status"]
     with in_first_step(host, lambda: handlers.save_now(desk)):
         last(handlers.start(desk, Window(), asked(checkpoint_every=0, validate_every=0, keep=0)))
-    assert [step for step, _ in runs(tmp_path / "embeddings")[0].saved] == [1]
+    assert [step for step, _ in desk.training.runs()[0].saved] == [1]
+    names = [f"{TRIGGER}-1.safetensors", f"{TRIGGER}.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "embeddings").iterdir()) == names
 
 
 def test_strange_commands_do_nothing(desk):

@@ -18,7 +18,19 @@ def test_every_text_of_the_page_is_translated_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-    "name", ["convert.py", "convert_table.py", "files.py", "files_table.py", "files_details.py", "tab.py"]
+    "name",
+    [
+        "convert.py",
+        "convert_table.py",
+        "files.py",
+        "files_table.py",
+        "files_details.py",
+        "form_view.py",
+        "progress.py",
+        "tab.py",
+        "train.py",
+        "train_view.py",
+    ],
 )
 def test_no_text_of_a_control_is_written_elsewhere(name):
     source = (ROOT / "ti_fix" / "ui" / name).read_text(encoding="utf-8")

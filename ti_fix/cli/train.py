@@ -8,7 +8,6 @@ import json
 import signal
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from ti_fix.train import (
     FindingEvent,
     Log,
     PrepareEvent,
-    PreviewEvent,
     StepEvent,
     TrainConfig,
     TunedEvent,
@@ -33,6 +31,7 @@ from ti_fix.train import (
 )
 from ti_fix.train.config import from_mapping, read_config
 from ti_fix.train.distributed import join
+from ti_fix.train.events import as_json
 
 _EXAMPLE = """examples:
   ti-fix train --model sdxl.safetensors --name mycat --folders photos --start-text cat --out embeddings
@@ -179,16 +178,3 @@ def _bar(event: StepEvent | PrepareEvent) -> None:
     print(
         f"\r[{'#' * filled}{'.' * (_WIDTH - filled)}] {done}/{total}  {text}    ", end="", file=sys.stderr, flush=True
     )
-
-
-def as_json(event: Event) -> dict[str, Any]:
-    """An event as plain values; pictures and vectors stay out."""
-    kind = type(event).__name__.removesuffix("Event").lower()
-    if isinstance(event, PreviewEvent):
-        return {"event": kind, "step": event.step, "prompt": event.prompt}
-    if isinstance(event, DoneEvent):
-        path = None if event.path is None else str(event.path)
-        return {"event": kind, "step": event.step, "reason": event.reason, "best_step": event.best_step, "path": path}
-    if isinstance(event, CheckpointEvent):
-        return {"event": kind, "step": event.step, "kind": event.kind, "path": str(event.path)}
-    return {"event": kind, **asdict(event)}

@@ -13,17 +13,19 @@ from typing import Any, TypeVar
 
 from modules import call_queue, processing, prompt_parser, script_callbacks, scripts, shared
 
+from ti_fix.additions import Event
 from ti_fix.embedding import SD15, Embedding, Family, Vocabulary
-from ti_fix.errors import TiFixError
 from ti_fix.hosts.bundle_hook import BundleHook
 from ti_fix.hosts.console import open_console
 from ti_fix.hosts.entries import label_of
+from ti_fix.hosts.host_model import LoadedModel
 from ti_fix.hosts.kind import Kind
 from ti_fix.hosts.lazy import Complete
 from ti_fix.hosts.load_hook import LoadHook, Policy, quietly, user_policy
 from ti_fix.protocols import Host
 
 T = TypeVar("T")
+Tell = Callable[[Event], object]
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 PROMPT_CACHES = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
@@ -37,14 +39,16 @@ class WebuiHost:
     Args:
         kind: `a1111.A1111` or `forge.Forge`.
         complete: makes the half that an embedding lacks, from the tables of the loaded model.
+        tell: hears of each file and embedding; raises nothing.
     """
 
-    def __init__(self, kind: Kind, complete: Complete) -> None:
+    def __init__(self, kind: Kind, complete: Complete, tell: Tell) -> None:
         self._kind = kind
         self._holds_queue = threading.local()
         self._used: frozenset[str] = frozenset()
-        self.hook = LoadHook(kind, complete=complete, policy=policy, forget_prompts=forget_prompts)
+        self.hook = LoadHook(kind, complete=complete, policy=policy, forget_prompts=forget_prompts, tell=tell)
         self._bundles = BundleHook(self.hook)
+        self._training: Host | None = None
 
     @property
     def name(self) -> str:
@@ -73,6 +77,10 @@ class WebuiHost:
     def vocabulary(self) -> Vocabulary | None:
         """The token tables of the model that is loaded now; None while none is. Never loads one."""
         return self._kind.vocabulary()
+
+    def embedding_names(self) -> list[str]:
+        """What prompts can call now, in order."""
+        return sorted({name for database in self._kind.databases() for name in database.word_embeddings})
 
     def refresh_embeddings(self) -> None:
         """Make new and changed files usable in the next prompt, and forget the prompts that were encoded without them.
@@ -106,15 +114,20 @@ class WebuiHost:
         return bool(state.interrupted or getattr(state, "stopping_generation", False))
 
     def training_host(self) -> Host:
-        """The WebUI as training asks for it.
+        """The WebUI as training asks for it; nothing is loaded before its `model()` is called."""
+        from ti_fix.hosts.training_host import TrainingHost
+
+        if self._training is None:
+            self._training = TrainingHost(self, forget_prompts)
+        return self._training
+
+    def load_model(self) -> LoadedModel:
+        """The selected model for training; the caller holds the queue.
 
         Raises:
-            TiFixError: this kind of WebUI cannot lend its model.
+            TiFixError: there is none, or it cannot be trained with.
         """
-        raise TiFixError(
-            f"The model that {self.name} has loaded cannot be trained on yet; train outside the WebUI with: "
-            "ti-fix train --model CHECKPOINT"
-        )
+        return self._kind.load_model()
 
     def fit(self, embedding: Embedding) -> Embedding:
         """As it is: the WebUI's models have the usual widths."""
@@ -132,18 +145,24 @@ class WebuiHost:
         """None: its models are of the usual kind."""
 
     def exposed(self) -> bool:
-        """Whether other computers can reach the WebUI and none of its ways in asks for a password.
+        """Whether other computers can reach the WebUI and none of its ways in asks for a password."""
+        return self._reachable() and not self.api_credentials()
 
-        ``--nowebui`` listens on every interface unless ``--server-name`` says otherwise.
-        """
+    def page_exposed(self) -> bool:
+        """Whether other computers can reach its page without a password: ``--api-auth`` does not close the page."""
+        given = shared.cmd_opts
+        closed = getattr(given, "gradio_auth", None) or getattr(given, "gradio_auth_path", None)
+        return self._reachable() and not closed
+
+    def _reachable(self) -> bool:
+        """Whether it listens to others; ``--nowebui`` does unless ``--server-name`` says otherwise."""
         given = shared.cmd_opts
         server = getattr(given, "server_name", None)
-        reachable = (
+        return (
             bool(server and server.lower() not in LOOPBACK)
             or any(getattr(given, flag, None) for flag in ("listen", "share", "ngrok"))
             or bool(getattr(given, "nowebui", False) and not server)
         )
-        return reachable and not self.api_credentials()
 
     def api_credentials(self) -> list[tuple[str, str]]:
         """(user, password) pairs of ``--api-auth``, ``--gradio-auth`` and ``--gradio-auth-path``; empty: no password.
@@ -216,15 +235,16 @@ def _can_import(name: str) -> bool:
         return False
 
 
-def install(complete: Complete) -> WebuiHost:
+def install(complete: Complete, tell: Tell = lambda _: None) -> WebuiHost:
     """Hook us into the WebUI, until it unloads its scripts; later calls wake the same object again.
 
     Args:
         complete: makes the half that an embedding lacks.
+        tell: hears of each file that is judged and each embedding that is loaded; raises nothing.
     """
     if not _installed:
         open_console()
-        _installed.append(WebuiHost(kind_of_host(), complete))
+        _installed.append(WebuiHost(kind_of_host(), complete, tell))
     host = _installed[0]
     quietly(host.hook.install, None)
     script_callbacks.on_script_unloaded(host.hook.uninstall)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,10 +51,26 @@ def memory(engine: Engine, state: State) -> Iterator[Event]:
         f"A step takes about {found.total / 2**30:.1f} GB beside text encoders and VAE: {found.weights / 2**30:.1f} "
         f"for the UNet's weights, {found.step / 2**30:.1f} for {len(batch.latents)} pictures at this size"
     )
-    if checkpointing:
+    free = free_memory(model.unet)
+    if free is not None:
+        message += f"; the card has {free / 2**30:.1f} GB free beside what is loaded"
+    if free is not None and found.step > free:
+        smaller: dict[str, Any] = {"batch_size": max(1, config.batch_size // 2)} if checkpointing else {}
+        remedy = smaller or {"checkpointing": "on"}
+        yield monitor.event(0, "warning", "memory", f"{message}: that will not fit. Train with less at once.", **remedy)
+    elif checkpointing:
         yield monitor.event(0, "note", "memory", f"{message}.")
     else:
         yield monitor.event(0, "note", "memory", f"{message}; checkpointing takes far less.", checkpointing="on")
+
+
+def free_memory(unet: Any) -> int | None:
+    """Bytes that are free for a step on the card that holds the UNet; None where it is not on one."""
+    device = next(unet.parameters()).device
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
 def prediction(engine: Engine, fixed: Sequence[Batch], state: State) -> Iterator[Event]:

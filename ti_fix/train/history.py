@@ -14,7 +14,6 @@ from pathlib import Path
 from ti_fix.embedding import Embedding
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.formats import read
-from ti_fix.formats.write import write
 from ti_fix.train.checkpoint import Files
 from ti_fix.train.config import TrainConfig, from_mapping
 
@@ -60,23 +59,19 @@ def runs(out: Path) -> list[Run]:
     return sorted(found, key=lambda run: -run.when)
 
 
-def use_step(run: Run, step: int) -> Path:
-    """Make the embedding of an earlier step the result of its run.
-
-    Returns:
-        The file that prompts call now.
+def at_step(run: Run, step: int) -> Embedding:
+    """The embedding of an earlier step, under the name of its run.
 
     Raises:
-        TiFixError: that step was not kept, or the file cannot be read or written.
+        TiFixError: that step was not kept, or the file cannot be read.
     """
     path = next((path for at, path in run.saved if at == step), None)
     if path is None:
         raise WrongUse(f"Step {step} of {run.config.name} was not kept; choose one of the list.")
-    parsed = read(path)
-    embedding: Embedding | None = parsed.embedding
+    embedding: Embedding | None = read(path).embedding
     if embedding is None:
         raise TiFixError(f"{path} holds no embedding any more; choose another step.")
-    return write(replace(embedding, name=run.config.name), Files(run.config).final, overwrite=True)
+    return replace(embedding, name=run.config.name)
 
 
 def _run(folder: Path) -> Run:

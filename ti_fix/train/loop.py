@@ -146,6 +146,7 @@ class _Run:
         chosen = optimiser(config, start, self._about)
         self._state = new_state(start, chosen, self._engine.first_scale())
         self._good = self._snapshot()
+        self._pace = monitor.Pace()
         self._reason: Literal["finished", "stopped", "plateau"] = "finished"
 
     # before
@@ -238,6 +239,7 @@ class _Run:
             lengths={k: _mean_length(b) / self._about[k].length for k, b in self._state.vectors.items()},
             seconds=outcome.seconds,
         )
+        yield from self._pace.watch(numbers.step, outcome.seconds)
         yield from monitor.watch_gradient(numbers, outcome, self._names)
         yield from monitor.watch_vectors(self._state, self._about, self._engine.steps)
 

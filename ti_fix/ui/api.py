@@ -66,15 +66,20 @@ def mount(app: FastAPI, host: PageHost) -> None:
         ("convert", "POST", convert_files),
         *evaluate_api.ROUTES,
     ):
-        app.add_api_route(
-            f"{PREFIX}/{path}",
-            _endpoint(desk, app, work, writes=method == "POST"),
-            methods=[method],
-            tags=["ti_fix"],
-            summary=(work.__doc__ or "").partition("\n")[0],
-            response_class=Response,
-        )
+        add_route(app, desk, path, method, work)
     app.add_api_route(f"{PREFIX}/source", _source, methods=["GET"], tags=["ti_fix"], response_class=Response)
+
+
+def add_route(app: FastAPI, desk: Desk, path: str, method: str, work: Work) -> None:
+    """Add one route with the password check of all, and for POST the refusal of strangers."""
+    app.add_api_route(
+        f"{PREFIX}/{path}",
+        _endpoint(desk, app, work, writes=method == "POST"),
+        methods=[method],
+        tags=["ti_fix"],
+        summary=(work.__doc__ or "").partition("\n")[0],
+        response_class=Response,
+    )
 
 
 def _source() -> Response:

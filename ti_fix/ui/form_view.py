@@ -70,5 +70,5 @@ def control(page: str, field: Field, value: Any) -> Any:
         step = 1 if field.kind == "whole" else 0.01
         return gr.Slider(minimum=about.minimum, maximum=about.maximum, step=step, **common)
     if field.kind in ("whole", "number"):
-        return gr.Number(precision=0 if field.kind == "whole" else None, **common)
+        return gr.Number(**common)  # without Gradio's rounding, so that what is no number is told by `Field.read`
     return gr.Textbox(lines=1, max_lines=4, **common)

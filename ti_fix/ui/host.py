@@ -45,7 +45,10 @@ class PageHost(Protocol):
         """Whether the user has pressed the host's own stop button."""
 
     def exposed(self) -> bool:
-        """Whether other computers can reach it without a password."""
+        """Whether other computers can reach it and it knows no password that the API could ask for."""
+
+    def page_exposed(self) -> bool:
+        """Whether other computers can reach its page without a password."""
 
     def api_credentials(self) -> Sequence[tuple[str, str]]:
         """Names and passwords that its API asks for; none where it asks for none."""

@@ -16,7 +16,10 @@ from ti_fix.ui.progress import Channel, draw_channel, draw_row
 from ti_fix.ui.train_handlers import FORM, Request, Shown, Window
 from ti_fix.ui.train_words import KINDS, SECTIONS, TEXTS
 
-TAKE_COMMAND = "(window_, command, ...rest) => [window_, window.tiFixCommand || '', ...rest]"
+TAKE_COMMAND = (
+    f"(state, command, ...rest) => [state, window.tiFixCommand || '', ...rest.slice(0, {3 + len(FORM.fields)})]"
+)
+"""The command comes straight from the page's script; Gradio 4 hands over the outputs too, which are cut off again."""
 
 
 def _id(name: str) -> str:

@@ -6,7 +6,7 @@ Each returns, or yields while something runs, a `Shown`: what is to be drawn ane
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from ti_fix.jobs import Job
 from ti_fix.train import TrainConfig
 from ti_fix.train.captions import NAME, one_line
 from ti_fix.train.dataset import caption_beside, pictures_in
-from ti_fix.train.history import Run, use_step
+from ti_fix.train.history import Run
 from ti_fix.ui import markup, progress, train_pictures, train_view
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.forms import Form
 from ti_fix.ui.guard import guarded, guarded_steps
+from ti_fix.ui.train_desk import NameTaken
 from ti_fix.ui.train_live import Live
 from ti_fix.ui.train_words import TEXTS
 
@@ -125,10 +126,10 @@ def _template(config: TrainConfig, *, style: bool) -> str:
 
 
 def request_of(config: TrainConfig, own: Sequence[str]) -> Request:
-    """The form filled with settings; folders of the page's own are not listed there."""
+    """The form filled with settings; the page's own folders are not listed, and overwriting is asked for anew."""
     others = tuple(folder for folder in config.folders if folder not in own)
     what = "" if config.start_text == "*" else config.start_text
-    values = tuple(FORM.values(replace(config, folders=others)))
+    values = tuple(FORM.values(replace(config, folders=others, overwrite=False)))
     return Request(name=config.name, what=what, style="style" in config.template, values=values)
 
 
@@ -155,15 +156,28 @@ def opened(desk: Desk, window: Window) -> Iterator[Shown]:
 @safe_steps
 def start(desk: Desk, window: Window, asked: Request) -> Iterator[Shown]:
     """Train."""
-    desk.training.start(config_of(desk, asked))
-    yield from _watched(desk, window, desk.training.job)
+    yield from _begun(desk, window, asked, desk.training.start, desk.training.job)
 
 
 @safe_steps
 def check(desk: Desk, window: Window, asked: Request) -> Iterator[Shown]:
     """Look at everything before a run."""
-    desk.training.check(config_of(desk, asked))
-    yield from _watched(desk, window, desk.training.checking)
+    yield from _begun(desk, window, asked, desk.training.check, desk.training.checking)
+
+
+def _begun(
+    desk: Desk, window: Window, asked: Request, begin: Callable[[TrainConfig], None], job: Job
+) -> Iterator[Shown]:
+    """A name that is taken is told with the button that allows overwriting."""
+    try:
+        begin(config_of(desk, asked))
+    except NameTaken as error:
+        overwrite = next(field for field in FORM.fields if field.name == "overwrite")
+        word = f"<span>{TEXTS['set']}</span> <span>{overwrite.about.label}</span> <span>{TEXTS['to']}</span> on"
+        button = markup.button(word, 'remedy:{"overwrite": true}', kind="step")
+        yield Shown(status=markup.message(str(error), "bad") + button)
+        return
+    yield from _watched(desk, window, job)
 
 
 @safe_steps
@@ -264,8 +278,7 @@ def _again(desk: Desk, run: Run) -> Shown:
 
 def _use(desk: Desk, what: str) -> Iterator[Shown]:
     number, _, name = what.partition(":")
-    use_step(_run(desk, name), int(number))
-    desk.host.refresh_embeddings()
+    desk.training.use_step(_run(desk, name), int(number))
     yield Shown(status=markup.message(f"{name} is now the embedding of step {int(number):,}; prompts use it at once."))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,19 @@ class Live:
     saved: tuple[int, Path] | None = None
     done: DoneEvent | None = None
     paused: bool = False
+
+    def go_on(
+        self,
+        fixed: Iterable[tuple[int, float]],
+        losses: Iterable[tuple[int, float]] = (),
+        previews: Iterable[tuple[int, str]] = (),
+    ) -> None:
+        """Put what an earlier part of the run has told before what this one tells."""
+        self.fixed, self.losses, self.previews = (
+            [*fixed, *self.fixed],
+            [*losses, *self.losses],
+            [*previews, *self.previews],
+        )
 
     def add(self, event: Event) -> None:
         """Take up one event."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from ti_fix.embedding import ENCODERS
 from ti_fix.train import FindingEvent, TrainConfig
@@ -17,6 +18,7 @@ from ti_fix.ui.train_live import Live
 from ti_fix.ui.train_words import TEXTS
 
 Points = Sequence[tuple[int, float]]
+T = TypeVar("T")
 
 WIDTH, HEIGHT = 640, 190
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 26
@@ -81,11 +83,12 @@ def curve(fixed: Points, losses: Points = (), best_step: int = -1) -> str:
     def at(step: int, value: float) -> tuple[float, float]:
         return _place(step / last, (value - low) / (high - low))
 
+    digits = max(2, math.ceil(1 - math.log10(high - low)))
     own_low, own_high = _range(losses)
     faint = [_place(step / last, (value - own_low) / ((own_high - own_low) or 1)) for step, value in losses]
     grid = "".join(
         f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{value:.3f}</text>'
+        f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{value:.{digits}f}</text>'
         for value in (low + (high - low) * share for share in (0.1, 0.5, 0.9))
         for y in (at(0, value)[1],)
     )
@@ -129,11 +132,17 @@ def _lengths(run: Live) -> str:
         f'<div class="meter"><span>{shown(_encoder(key))}</span><div class="track"><i style="width:'
         f'{100 * min(1.0, length / LONGEST):.0f}%"></i><u style="left:{100 / LONGEST:.0f}%"></u></div>'
         f"<b>{length:.2f} ×</b></div>"
-        for key, length in run.lengths.items()
+        for key, length in _in_order(run.lengths)
     )
     return (
         f'<section><h4>{shown(TEXTS["length"])}</h4>{bars}<p class="hint">{shown(TEXTS["length_hint"])}</p></section>'
     )
+
+
+def _in_order(by_encoder: Mapping[str, T]) -> list[tuple[str, T]]:
+    """By encoder as models have them; a resumed run tells them in another order."""
+    places = list(ENCODERS)
+    return sorted(by_encoder.items(), key=lambda item: places.index(item[0]) if item[0] in places else len(places))
 
 
 def _encoder(key: str) -> str:
@@ -147,7 +156,7 @@ def _words(run: Live) -> str:
         f'<div class="words"><span>{shown(_encoder(key))}</span>'
         + "".join(f"<code>{name(', '.join(word.strip() for word in row))}</code>" for row in rows[:SHOWN_VECTORS])
         + "</div>"
-        for key, rows in run.words.items()
+        for key, rows in _in_order(run.words)
     )
     return _section("words", rows)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ti_fix.options import options
+from ti_fix.repair.on_load import Policy
 from ti_fix.ui.pages import page_texts
 
 VERDICTS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -102,7 +104,8 @@ REASON_SEVERITY = ("error", "warning", "note")
 
 
 def all_words() -> frozenset[str]:
-    """Every text that a translation needs, those of the pages' own tables included."""
+    """Every text that a translation needs: pages, their own tables, and the settings as the WebUI writes them."""
     verdicts = (text for pair in VERDICTS.values() for text in pair)
     own = (text for table in page_texts() for text in table.values())
-    return frozenset({*verdicts, ALL, LAST_PICTURE, *TABLE.values(), *TEXTS.values(), *own})
+    settings = (text for _, about in options(Policy) for text in (about.label, f"({about.help})"))
+    return frozenset({*verdicts, ALL, LAST_PICTURE, *TABLE.values(), *TEXTS.values(), *own, *settings})

@@ -28,6 +28,8 @@ FLAGS = (
 PATIENCE = 240_000
 """Milliseconds; the computer may be slow."""
 
+TABS = "#ti_fix_tabs > .tab-nav > button, #ti_fix_tabs > .tab-nav button[role=tab]"
+CAPTION = "a red figure on a table"
 WIDE, PHONE = {"width": 1360, "height": 950}, {"width": 390, "height": 844}
 
 
@@ -80,7 +82,7 @@ class Visit:
         self.page.locator(selector).first.click()
 
     def tab(self, word: str) -> None:
-        self.page.locator("#ti_fix_tabs button[role=tab], #ti_fix_tabs .tab-nav button", has_text=word).first.click()
+        self.page.locator(TABS, has_text=word).first.click()
 
 
 def files(visit: Visit) -> None:
@@ -112,7 +114,7 @@ def train(visit: Visit, pictures: Path) -> None:
     page.set_input_files("#ti_fix_train_files input[type=file]", [str(p) for p in sorted(pictures.iterdir())])
     page.locator("#ti_fix_train_album li").nth(1).wait_for(timeout=PATIENCE)
     caption = page.locator("#ti_fix_train_album textarea").nth(1)
-    caption.fill("a red figure on a table")
+    caption.fill(CAPTION)
     caption.blur()
     visit.fill("train_name", "redfig-xq")
     visit.fill("train_what", "red circle")
@@ -132,6 +134,8 @@ def train(visit: Visit, pictures: Path) -> None:
     visit.expect("#ti_fix_train_live", "Validation loss")
     if page.locator("#ti_fix_train_name input, #ti_fix_train_name textarea").first.input_value() != "redfig-xq":
         visit.fault("after a reload the form does not show the run")
+    if page.locator("#ti_fix_train_album textarea").nth(1).input_value() != CAPTION:
+        visit.fault("a caption that was typed is not there after a reload")
     if page.locator("#ti_fix_train_pause").is_visible():
         visit.press("#ti_fix_train_pause")
         page.locator("#ti_fix_train_status", has_text="at step").or_(
@@ -148,7 +152,7 @@ def train(visit: Visit, pictures: Path) -> None:
 
 def themes(visit: Visit) -> None:
     """Every page in the dark, and on a phone in both."""
-    words = [tab.inner_text().strip() for tab in visit.page.locator("#ti_fix_tabs button[role=tab]").all()]
+    words = [tab.inner_text().strip() for tab in visit.page.locator(TABS).all()]
     for size, width in ((WIDE, "wide"), (PHONE, "phone")):
         visit.page.set_viewport_size(size)
         for theme in ("light", "dark"):

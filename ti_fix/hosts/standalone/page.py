@@ -108,6 +108,8 @@ class StandalonePage:
         """Never: it listens on this computer only."""
         return False
 
+    page_exposed = exposed
+
     def api_credentials(self) -> Sequence[tuple[str, str]]:
         """None: it listens on this computer only."""
         return ()
