@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Start ti_fix without a WebUI: make .venv beside this file, install what it needs once, run a command in it.
 
-python3 run.py demo     repair a folder of broken embeddings and show what was done
+python3 run.py demo     repair a folder, learn a concept and convert a file, and show what was done
 python3 run.py ui       the pages in a browser: on the small model, or on yours with --model PATH (--help: options)
 python3 run.py test     check the project: ruff, mypy, pytest; with arguments pytest alone (python3 run.py test -k name)
-python3 run.py check-host WEBUI  drive an installed WebUI with and without ti_fix and print a table (--help: options)
+python3 run.py check-host --webui PATH | --url URL --embeddings FOLDER
+                        check a WebUI with ti_fix and print a table (--help: options)
 """
 
 # Everything here must also run on Python 3.7, or a Python that is too old could not say so.
@@ -87,8 +88,7 @@ def main(argv: list[str]) -> int:
         print(f"run.py has no command {argv[0]!r}; it has: {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
     try:
-        if argv[0] != "check-host":  # that needs nothing but this Python
-            prepare()
+        prepare()
         return COMMANDS[argv[0]](argv[1:])
     except CannotStart as reason:
         print(f"\n{reason}", file=sys.stderr)
@@ -126,9 +126,8 @@ def test(arguments: list[str]) -> int:
 
 
 def check_host(arguments: list[str]) -> int:
-    """Drive an installed WebUI."""
-    check_python(sys.version_info[:2])
-    return subprocess.call([sys.executable, "-m", "tests.hosts.check_host", *arguments], cwd=str(ROOT))
+    """Check a WebUI that is installed, or one that runs."""
+    return _run("tests.hosts.check_host", *arguments)
 
 
 def prepare() -> None:

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "ti_fix"
+CACHE = PACKAGE.parent / "cache"
+"""What was learned of checkpoints; may be deleted at any time."""
 
 
 def files() -> list[tuple[str, int, int]]:
@@ -50,15 +52,18 @@ if drop_outdated():
     ti_fix.imported_files = files()  # type: ignore[attr-defined]
     from modules import script_callbacks, scripts
 
-    from ti_fix import ui
+    from ti_fix import api, ui
+    from ti_fix.convert import FastHalf
     from ti_fix.embedding import SDXL
     from ti_fix.hosts.webui import TiFixScript, install
     from ti_fix.hosts.xyz_axis import add_axis
     from ti_fix.repair.fit import fill_missing_half
     from ti_fix.ui import settings
 
-    host = install(complete=lambda embedding, vocabulary: fill_missing_half(embedding, SDXL, vocabulary)[0])
+    half = FastHalf(CACHE, lambda embedding, words: fill_missing_half(embedding, SDXL, words)[0])
+    host = install(half, tell=api.tell)
     script_callbacks.on_before_ui(lambda: add_axis(scripts.scripts_data, host.embedding_names))
+    script_callbacks.on_script_unloaded(api.clear)
     script_callbacks.on_ui_settings(lambda: settings.register(host))
     script_callbacks.on_ui_tabs(lambda: ui.build(host))
     script_callbacks.on_app_started(lambda _, app: ui.mount_api(app, host))

@@ -21,13 +21,26 @@ SOURCES = sorted(
 LONGEST_FILE = 400
 
 NOUNS = frozenset(
-    {"__init__", "embedding", "errors", "ldm_keys", "options", "prompt", "protocols", "text_model", "tokenizer"}
+    {
+        "__init__",
+        "additions",
+        "embedding",
+        "errors",
+        "ldm_keys",
+        "options",
+        "phrases",
+        "prompt",
+        "protocols",
+        "text_model",
+        "tokenizer",
+    }
 )
 FEATURES = frozenset({"align", "convert", "evaluate", "export", "heatmap", "repair", "train"})
 MAY_USE = {
     **dict.fromkeys(NOUNS, NOUNS),
     "formats": NOUNS | {"formats"},
     **{feature: NOUNS | {"formats", feature} for feature in FEATURES},
+    "api": NOUNS | {"api", "formats", "repair"},
     "jobs": NOUNS | {"jobs"},
     "hosts": NOUNS | {"hosts"},
     "small": NOUNS | {"formats", "small"},
@@ -41,7 +54,7 @@ EXCEPTIONS = dict.fromkeys(("hosts/load_hook.py", "hosts/bundle_hook.py"), froze
 """Files that may import more than their part, as docs/architecture.md says."""
 
 CORE_PACKAGES = frozenset({"PIL", "numpy", "safetensors", "torch"})
-HOST_FILES = r"hosts/(a1111|a1111_model|forge|forge_model|load_hook|pictures|training_host|webui)\.py"
+HOST_FILES = r"hosts/(a1111|a1111_model|forge|forge_model|load_hook|maps_script|pictures|training_host|webui)\.py"
 ONLY_IN = {
     "backend": HOST_FILES,
     "ldm_patched": HOST_FILES,
@@ -52,6 +65,7 @@ ONLY_IN = {
     "diffusers": r"(hosts/standalone|small)\b.*",
     "transformers": r"(hosts/standalone|small)\b.*",
     "resvg_py": r"small/training/pictures\.py",
+    "matplotlib": r"evaluate/plots\.py",
     "open_clip": r"evaluate/features\.py",
     "onnx": r"export\b.*",
     "onnxruntime": r"export\b.*",
@@ -59,7 +73,7 @@ ONLY_IN = {
 """Package of others -> the files that may import it, as a pattern."""
 
 MAY_PRINT = ("cli",)
-MAY_CATCH_ALL = r"(cli|ui|jobs)\b.*|hosts/load_hook\.py|formats/unpickle\.py"
+MAY_CATCH_ALL = r"(api|cli|ui|jobs)\b.*|hosts/load_hook\.py|formats/unpickle\.py"
 PICKS_MODULES = ("formats/picture_pixels.py", "ui/pages.py")
 """Files that import by a name from a table: Pillow's optional decoders, and the pages that there are."""
 

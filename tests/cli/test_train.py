@@ -52,7 +52,7 @@ def test_every_setting_is_an_argument(name):
     if isinstance(default, bool):
         words, expected = [f"--no-{flag[2:]}" if default else flag], not default
     elif isinstance(default, tuple):
-        words, expected = [flag, "1", "0.5"], (1.0, 0.5) if default else ("1", "0.5")
+        words, expected = [flag, "1", "0.5"], (1.0, 0.5) if default[:1] == (1.0,) else ("1", "0.5")
     elif about.choices:
         words, expected = [flag, about.choices[-1]], about.choices[-1]
     else:
@@ -98,7 +98,7 @@ def test_wrong_config_files_say_what_is_wrong(tmp_path, text, message):
         ({"name": ""}, "Name is empty"),
         ({"vectors": 76}, "1 to 75"),
         ({"steps": 0}, "steps"),
-        ({"optimiser": "sgd"}, "adamw, direction, prodigy"),
+        ({"optimiser": "sgd"}, "adamw, direction, prodigy, adafactor"),
         ({"schedule": "cosine", "learning_rate": "0.1:5, 0.2"}, "constant schedule only"),
         ({"zero_snr": "on", "prediction": "epsilon"}, "needs v_prediction"),
         ({"optimiser": "direction", "norm_prior": 1.0}, "does nothing"),

@@ -21,11 +21,15 @@ class StandIn:
         self.lora_folders = list(loras)
         self.used, self.credentials, self.is_exposed = used, list(credentials), exposed
         self.model = SDXL
+        self.words = None
         self.refreshed = 0
         self.trainer = None
 
     def family(self):
         return self.model
+
+    def vocabulary(self):
+        return self.words
 
     def refresh_embeddings(self):
         self.refreshed += 1
@@ -49,8 +53,15 @@ class StandIn:
         return embedding
 
     publish = fit
+    clip_folders = ()
+
+    def judge(self):
+        return None
 
     def exposed(self):
+        return self.is_exposed
+
+    def page_exposed(self):
         return self.is_exposed
 
     def api_credentials(self):

@@ -182,6 +182,17 @@ def test_a_window_that_comes_later_sees_the_job_and_its_outcome(desk, monkeypatc
     assert last(handlers.opened(desk, page["view"], ""))["status"] == ""
 
 
+@pytest.mark.parametrize("handler", [handlers.repair_chosen, handlers.repair_shown, handlers.extract_lora])
+def test_an_open_page_changes_nothing_and_says_why(desk, host, root, handler):
+    last(handlers.find_loras(desk, View(), ""))
+    host.is_exposed = True
+    before = contents(root)
+    more = [desk.carriers[0]] if handler is handlers.extract_lora else []
+    page = last(handler(desk, chosen(desk, "swapped-xq"), "", *more))
+    assert "--gradio-auth" in page["status"]
+    assert contents(root) == before
+
+
 def test_two_jobs_at_a_time_are_refused(desk):
     gate = threading.Event()
     desk.working.start("Something long", lambda stop: iter([gate.wait(20)]))

@@ -20,6 +20,8 @@ def test_every_text_of_the_page_is_translated_and_nothing_else():
 @pytest.mark.parametrize(
     "name",
     [
+        "convert.py",
+        "convert_table.py",
         "files.py",
         "files_table.py",
         "files_details.py",

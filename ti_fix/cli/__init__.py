@@ -13,10 +13,10 @@ import sys
 from collections.abc import Sequence
 
 from ti_fix import __version__
-from ti_fix.cli import align, convert, demo, demo_model, inspect, repair, tokens, train, ui
+from ti_fix.cli import align, convert, demo, demo_model, evaluate, heatmap, inspect, repair, tokens, train, ui
 from ti_fix.errors import TiFixError
 
-COMMANDS = (inspect, repair, convert, train, align, tokens, demo, demo_model, ui)
+COMMANDS = (inspect, repair, convert, train, evaluate, heatmap, align, tokens, demo, demo_model, ui)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

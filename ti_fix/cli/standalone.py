@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,7 @@ def open_host(arguments: argparse.Namespace, folders: Sequence[Path] = ()) -> An
 
 
 def device_of(asked: str) -> str:
-    """The device to run on.
+    """The device to run on; of several processes on one computer each takes a card of its own.
 
     Raises:
         WrongUse: CUDA is asked for and there is none.
@@ -103,7 +104,8 @@ def device_of(asked: str) -> str:
     has_cuda = torch.cuda.is_available()
     if asked.startswith("cuda") and not has_cuda:
         raise WrongUse("there is no CUDA device that PyTorch can use here; leave --device out to train on the CPU.")
-    return ("cuda" if has_cuda else "cpu") if asked == "auto" else asked
+    found = ("cuda" if has_cuda else "cpu") if asked == "auto" else asked
+    return f"cuda:{os.environ['LOCAL_RANK']}" if found == "cuda" and "LOCAL_RANK" in os.environ else found
 
 
 def _same(embedding: Embedding) -> Embedding:

@@ -11,7 +11,7 @@ from ti_fix.align.checkpoint import read_checkpoint
 from ti_fix.align.rebind import published_model
 from ti_fix.align.tokens import EncoderView, Token, TokenView, view
 from ti_fix.cli.inspect import existing, print_object, show
-from ti_fix.embedding import FAMILIES, Embedding
+from ti_fix.embedding import FAMILIES, Embedding, family_name
 from ti_fix.repair import scan
 from ti_fix.text_model import TextModel
 
@@ -34,7 +34,14 @@ def register(commands: Any) -> None:
         "--model", metavar="MODEL", help="whose tokenizers and extra rows (default: the published ones)"
     )
     parser.add_argument("--embeddings", nargs="+", default=[], metavar="PATH", help="files or folders of embeddings")
-    parser.add_argument("--for", dest="family", choices=("sdxl", "sd15"), default="sdxl", help="without --model (sdxl)")
+    parser.add_argument(
+        "--for",
+        dest="family",
+        type=family_name,
+        choices=("sdxl", "sd15"),
+        default="sdxl",
+        help="without --model (sdxl)",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     parser.set_defaults(run=run)
 

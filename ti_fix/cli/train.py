@@ -9,10 +9,10 @@ import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
+from ti_fix.cli.settings import add_settings, given
 from ti_fix.cli.standalone import add_model_arguments, open_host, widths_of
-from ti_fix.options import options
 from ti_fix.train import (
     CheckpointEvent,
     DoneEvent,
@@ -59,26 +59,8 @@ def register(commands: Any) -> None:
     parser.add_argument("--tensorboard", metavar="FOLDER", help="also write curves for TensorBoard there")
     parser.add_argument("--tune", action="store_true", help="first find rate and start by short runs, then train")
     parser.add_argument("--check", action="store_true", help="look at settings and pictures only, do not train")
-    add_settings(parser.add_argument_group("settings"))
+    add_settings(parser.add_argument_group("settings"), TrainConfig)
     parser.set_defaults(run=run)
-
-
-def add_settings(group: Any) -> None:
-    """An argument for each setting; what is not given is absent."""
-    types = get_type_hints(TrainConfig)
-    for field, about in options(TrainConfig):
-        default = " ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-        shown = f"{about.help} (default: {default})" if default != "" else about.help
-        how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": shown.replace("%", "%%"), "dest": field.name}
-        kind = types[field.name]
-        if kind is bool:
-            how["action"] = argparse.BooleanOptionalAction
-        elif get_args(kind):
-            how.update(type=get_args(kind)[0], nargs="+", metavar=field.name.upper())
-        else:
-            how.update(type=kind, choices=about.choices)
-            how |= {} if about.choices else {"metavar": field.name.upper()}
-        group.add_argument(f"--{field.name.replace('_', '-')}", **how)
 
 
 def settings(arguments: argparse.Namespace) -> TrainConfig:
@@ -88,8 +70,7 @@ def settings(arguments: argparse.Namespace) -> TrainConfig:
         WrongUse: a file that cannot be read, or a setting that does not exist.
     """
     from_file = read_config(Path(arguments.config)) if arguments.config else {}
-    given = {field.name: getattr(arguments, field.name) for field, _ in options(TrainConfig) if field.name in arguments}
-    return from_mapping({**from_file, **given}, where=arguments.config or "the arguments")
+    return from_mapping({**from_file, **given(arguments, TrainConfig)}, where=arguments.config or "the arguments")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -107,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         config,
         host.model(),
         data,
-        stop=_stop_on_signal(),
+        stop=stop_on_signal(),
         generate=host.generate,
         fit=widths.fit,
         publish=widths.publish,
@@ -139,7 +120,7 @@ def _tuned(config: TrainConfig, model: Any, data: Any) -> TrainConfig:
     return config
 
 
-def _stop_on_signal() -> Any:
+def stop_on_signal() -> Any:
     """A stop that Ctrl-C presses once; a second one ends the program at once."""
     pressed: list[int] = []
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ti_fix.cli.judging import small_judge
 from ti_fix.cli.standalone import add_model_arguments, open_host, widths_of
 from ti_fix.errors import TiFixError, WrongUse
 
@@ -60,6 +61,7 @@ def serve(arguments: argparse.Namespace) -> Any:
         lora_folders=[Path(arguments.loras).resolve()] if arguments.loras else [],
         fit=widths.fit,
         publish=widths.publish,
+        judge=small_judge if arguments.model.startswith("small:") else lambda: None,
         size=SMALL_SIZE if arguments.model.startswith("small:") else FULL_SIZE,
     )
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from modules import call_queue, processing, prompt_parser, script_callbacks, scripts, shared
 
+from ti_fix.additions import Event
 from ti_fix.embedding import SD15, Embedding, Family, Vocabulary
 from ti_fix.hosts.bundle_hook import BundleHook
 from ti_fix.hosts.console import open_console
@@ -24,6 +25,7 @@ from ti_fix.hosts.load_hook import LoadHook, Policy, quietly, user_policy
 from ti_fix.protocols import Host
 
 T = TypeVar("T")
+Tell = Callable[[Event], object]
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 PROMPT_CACHES = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
@@ -37,13 +39,14 @@ class WebuiHost:
     Args:
         kind: `a1111.A1111` or `forge.Forge`.
         complete: makes the half that an embedding lacks, from the tables of the loaded model.
+        tell: hears of each file and embedding; raises nothing.
     """
 
-    def __init__(self, kind: Kind, complete: Complete) -> None:
+    def __init__(self, kind: Kind, complete: Complete, tell: Tell) -> None:
         self._kind = kind
         self._holds_queue = threading.local()
         self._used: frozenset[str] = frozenset()
-        self.hook = LoadHook(kind, complete=complete, policy=policy, forget_prompts=forget_prompts)
+        self.hook = LoadHook(kind, complete=complete, policy=policy, forget_prompts=forget_prompts, tell=tell)
         self._bundles = BundleHook(self.hook)
         self._training: Host | None = None
 
@@ -132,19 +135,34 @@ class WebuiHost:
 
     publish = fit
 
-    def exposed(self) -> bool:
-        """Whether other computers can reach the WebUI and none of its ways in asks for a password.
+    @property
+    def clip_folders(self) -> list[Path]:
+        """Where Interrogate keeps its CLIP (``--clip-models-path``), beside that package's own cache."""
+        named = getattr(shared.cmd_opts, "clip_models_path", None)
+        return [Path(named)] if named else []
 
-        ``--nowebui`` listens on every interface unless ``--server-name`` says otherwise.
-        """
+    def judge(self) -> None:
+        """None: its models are of the usual kind."""
+
+    def exposed(self) -> bool:
+        """Whether other computers can reach the WebUI and none of its ways in asks for a password."""
+        return self._reachable() and not self.api_credentials()
+
+    def page_exposed(self) -> bool:
+        """Whether other computers can reach its page without a password: ``--api-auth`` does not close the page."""
+        given = shared.cmd_opts
+        closed = getattr(given, "gradio_auth", None) or getattr(given, "gradio_auth_path", None)
+        return self._reachable() and not closed
+
+    def _reachable(self) -> bool:
+        """Whether it listens to others; ``--nowebui`` does unless ``--server-name`` says otherwise."""
         given = shared.cmd_opts
         server = getattr(given, "server_name", None)
-        reachable = (
+        return (
             bool(server and server.lower() not in LOOPBACK)
             or any(getattr(given, flag, None) for flag in ("listen", "share", "ngrok"))
             or bool(getattr(given, "nowebui", False) and not server)
         )
-        return reachable and not self.api_credentials()
 
     def api_credentials(self) -> list[tuple[str, str]]:
         """(user, password) pairs of ``--api-auth``, ``--gradio-auth`` and ``--gradio-auth-path``; empty: no password.
@@ -217,15 +235,16 @@ def _can_import(name: str) -> bool:
         return False
 
 
-def install(complete: Complete) -> WebuiHost:
+def install(complete: Complete, tell: Tell = lambda _: None) -> WebuiHost:
     """Hook us into the WebUI, until it unloads its scripts; later calls wake the same object again.
 
     Args:
         complete: makes the half that an embedding lacks.
+        tell: hears of each file that is judged and each embedding that is loaded; raises nothing.
     """
     if not _installed:
         open_console()
-        _installed.append(WebuiHost(kind_of_host(), complete))
+        _installed.append(WebuiHost(kind_of_host(), complete, tell))
     host = _installed[0]
     quietly(host.hook.install, None)
     script_callbacks.on_script_unloaded(host.hook.uninstall)

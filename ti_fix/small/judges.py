@@ -27,7 +27,7 @@ SLOT = {
 HEADS: dict[str, tuple[str, ...]] = {"background": scenes.BACKGROUNDS, "layout": LAYOUTS} | {
     f"{attribute}{slot}": words for slot in (0, 1) for attribute, words in SLOT.items()
 }
-INPUT = 64
+EVEN = ("striped", "checkered", "split")
 
 
 WHOLE = ("background", "layout")
@@ -138,6 +138,8 @@ def truth(described: Described) -> dict[str, int]:
             values["stretch"] = words.get("stretch", "even")
             values["slant"] = "slanted" if "slant" in words else "upright"
         for attribute, value in values.items():
+            if attribute == "colour" and thing.texture in EVEN:
+                continue  # two colours of one share: which of them is the first cannot be seen
             if value in SLOT[attribute]:
                 labels[f"{attribute}{slot}"] = SLOT[attribute].index(value)
     return labels

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from ti_fix.errors import WrongUse
 from ti_fix.train import monitor
+from ti_fix.train.distilled import GUESSING, guessed_detail, named
 from ti_fix.train.engine import Batch, Engine
 from ti_fix.train.events import Event
+from ti_fix.train.latents import LatentCache
 from ti_fix.train.memory import of_step
 from ti_fix.train.objective import objective
 from ti_fix.train.recompute import wanted
@@ -20,6 +22,16 @@ from ti_fix.train.state import State
 
 _DROWNED = 0.5
 """Share of the other words' effect below which a warning is due."""
+
+
+def precision(cache: LatentCache) -> Iterator[Event]:
+    """Tell where the VAE could not encode the pictures as it was loaded."""
+    if cache.precision:
+        message = (
+            f"The VAE answers with NaN in the precision that it is loaded in; the pictures were encoded in "
+            f"{cache.precision} instead, and nothing else is affected. SDXL's own VAE does this in half precision."
+        )
+        yield monitor.event(0, "note", "vae-precision", message)
 
 
 def memory(engine: Engine, state: State) -> Iterator[Event]:
@@ -78,6 +90,28 @@ def prediction(engine: Engine, fixed: Sequence[Batch], state: State) -> Iterator
     engine.objective = objective(engine.config, engine.model.schedule, prediction=measured)
     message = f"{told} It is trained as {measured}; set the prediction type if that is wrong."
     yield monitor.event(0, "warning", "wrong-prediction-type", message, prediction=measured)
+
+
+def distilled(engine: Engine, fixed: Sequence[Batch]) -> Iterator[Event]:
+    """Warn where the checkpoint is one that was distilled to draw in a few steps."""
+    model = engine.model
+    kinds = named(getattr(model, "described", ()))
+    if getattr(getattr(model.unet, "config", None), "time_cond_proj_dim", None):
+        kinds.append("a guidance input of the UNet, as LCM has it")
+    guessed = guessed_detail(engine, fixed)
+    signs = [f"what is written about it ({', '.join(kinds)})"] if kinds else []
+    if guessed is not None and guessed > GUESSING:
+        signs.append(f"its answers (of the detail that noise hides it makes up {min(guessed, 1):.0%}; a denoiser 0 %)")
+    if not signs:
+        return
+    doubt = ""
+    if kinds and guessed is not None and guessed <= GUESSING:
+        doubt = f" Its answers are much like a denoiser's, though (made up: {max(guessed, 0):.0%})."
+    message = (
+        f"The checkpoint looks distilled, made to draw in 1 to 8 steps, by {' and by '.join(signs)}.{doubt} Training "
+        "on such a model learns badly: train on the model that it was made from, and use the embedding on both."
+    )
+    yield monitor.event(0, "warning", "distilled-checkpoint", message)
 
 
 def result(engine: Engine, state: State, vectors: Mapping[str, Tensor]) -> Iterator[Event]:

@@ -49,6 +49,7 @@ class ValidationEvent:
     """The fixed loss: same pictures, crops, captions, noise and timesteps every time.
 
     Attributes:
+        loss: what is left of the loss of captions without the name, 1 where the embedding is no use.
         best_step, best_loss: the best so far, this one included.
         words: encoder key -> for each vector the words that are nearest to it now.
     """

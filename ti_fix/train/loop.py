@@ -7,29 +7,27 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ti_fix.embedding import Embedding
 from ti_fix.errors import TiFixError, WrongUse
-from ti_fix.protocols import DiffusionModel, ImageRequest
+from ti_fix.protocols import DiffusionModel
 from ti_fix.train import checks, monitor
-from ti_fix.train.captions import filled
 from ti_fix.train.checkpoint import Files, embedding_of
 from ti_fix.train.checkpoint import about as header
 from ti_fix.train.config import TrainConfig, check
 from ti_fix.train.dataset import Dataset
 from ti_fix.train.distributed import Group, current
-from ti_fix.train.engine import Batch, Engine, Outcome, out_of_memory
+from ti_fix.train.engine import Engine, Outcome, out_of_memory
 from ti_fix.train.events import (
     CheckpointEvent,
     DoneEvent,
     Event,
     FindingEvent,
     PrepareEvent,
-    PreviewEvent,
     StepEvent,
     ValidationEvent,
 )
@@ -38,25 +36,14 @@ from ti_fix.train.latents import LatentCache
 from ti_fix.train.objective import objective
 from ti_fix.train.optimise import optimiser
 from ti_fix.train.preflight import Plan, plan
+from ti_fix.train.previews import Generate, Previews
 from ti_fix.train.recompute import recomputed, wanted
 from ti_fix.train.selftest import check_gradient
 from ti_fix.train.state import differences, from_bytes, new_state, to_bytes
+from ti_fix.train.validation import FixedLoss
 
-Generate = Callable[[ImageRequest], Any]
 Ask = Callable[[], bool]
 Convert = Callable[[Embedding], Embedding]
-
-_PREVIEW_FAILURES = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TiFixError,
-    TypeError,
-    ValueError,
-)
-"""What a host's generation may raise; a failed preview must not end a training."""
 
 _SMOOTH = 0.98
 _SNAPSHOT_EVERY = 10
@@ -81,7 +68,7 @@ def train(
         samples: the pictures, from `gather` or `from_images`.
         stop: asked before each step; the run then ends with its files written.
         save: asked after each step; the state and the vectors of this step are then written, beside the regular saves.
-        generate: makes previews; called between steps, inside the model's `trainable()`.
+        generate: makes previews and the order probe's pictures; called between steps, inside the model's `trainable()`.
         fit: brings a start file to the model's widths, `publish` what was learned to those of files; only models of
             unusual widths need them.
         publish: see `fit`.
@@ -146,19 +133,19 @@ class _Run:
         generate: Generate | None,
         publish: Convert,
     ) -> None:
-        self._config, self._model, self._work, self._generate = config, model, work, generate
-        self._publish = publish
+        self._config, self._model, self._work, self._publish = config, model, work, publish
         self._names = [sample.name for sample in data.samples]
         self._about = about
         self._group: Group = current()
-        self._files = Files(config) if config.out and self._group.rank == 0 else None
+        first = self._group.rank == 0
+        self._files = Files(config) if config.out and first else None
+        self._previews = Previews(config, generate) if generate is not None and first else None
         cache = LatentCache(config, model, data.samples, _cache_folder(config))
         goal = objective(config, model.schedule)
         self._engine = Engine(config, model, goal, self._about, cache, work.prompts, work.training, self._group)
         chosen = optimiser(config, start, self._about)
         self._state = new_state(start, chosen, self._engine.first_scale())
         self._good = self._snapshot()
-        self._fixed: list[Batch] = []
         self._pace = monitor.Pace()
         self._reason: Literal["finished", "stopped", "plateau"] = "finished"
 
@@ -170,9 +157,11 @@ class _Run:
         for done, view in enumerate(views, 1):
             self._engine.cache.get(view)
             yield PrepareEvent(what="pictures", done=done, total=len(views))
-        self._fixed = self._engine.fixed_batches(self._work.validation)
+        yield from checks.precision(self._engine.cache)
+        self._fixed = FixedLoss(self._engine, self._work.validation)
         yield from checks.memory(self._engine, self._state)
-        yield from checks.prediction(self._engine, self._fixed, self._state)
+        yield from checks.prediction(self._engine, self._fixed.batches, self._state)
+        yield from checks.distilled(self._engine, self._fixed.batches)
 
     def begin(self) -> Iterator[Event]:
         """Take up a saved run, or test the model and measure the loss before training."""
@@ -180,7 +169,7 @@ class _Run:
             yield from self._resume()
         if self._state.numbers.step == 0:
             if self._config.self_test:
-                check_gradient(self._engine, self._fixed[0], self._state.copy_of_vectors())
+                check_gradient(self._engine, self._fixed.batches[0], self._state.copy_of_vectors())
                 yield PrepareEvent(what="self-test", done=1, total=1)
             if self._config.validate_every:
                 yield from self._validate()
@@ -219,8 +208,10 @@ class _Run:
             asked = save()
             if asked or (_due(step, config.checkpoint_every) and step < self._engine.steps):
                 yield from self._save(asked=asked)
-            if _due(step, config.preview_every):
-                yield from self._preview()
+            if self._previews is not None and _due(step, config.preview_every):
+                yield from self._previews.preview(step, self._state.copy_of_vectors())
+            if self._previews is not None and _due(step, config.probe_every):
+                yield from self._previews.probe(step, self._state.copy_of_vectors())
             if config.patience and numbers.stale >= config.patience:
                 self._reason = "plateau"
                 return
@@ -274,7 +265,7 @@ class _Run:
 
     def _validate(self) -> Iterator[Event]:
         numbers = self._state.numbers
-        loss = self._engine.fixed_loss(self._fixed, self._state.copy_of_vectors())
+        loss = self._fixed(self._state.copy_of_vectors())
         if numbers.step == 0:
             numbers.first_loss = loss
         if loss < numbers.best_loss:
@@ -300,28 +291,6 @@ class _Run:
         if asked or self._config.keep:
             embedding = self._publish(embedding_of(self._config, self._state.vectors, self._header(step)))
             yield CheckpointEvent(step=step, kind="step", path=self._files.write_step(embedding, step))
-
-    def _preview(self) -> Iterator[Event]:
-        if self._generate is None or self._group.rank != 0:
-            return
-        config, step = self._config, self._state.numbers.step
-        embedding = embedding_of(config, self._state.vectors, {})
-        prompt = filled(config.preview_prompt, config.name, "")
-        request = ImageRequest(
-            prompt=prompt,
-            width=config.resolution,
-            height=config.resolution,
-            steps=config.preview_steps,
-            seed=config.seed,
-            embeddings=(embedding,),
-        )
-        try:
-            image = self._generate(request)
-        except _PREVIEW_FAILURES as error:
-            message = f"The preview failed ({type(error).__name__}: {error}); the training goes on."
-            yield monitor.event(step, "warning", "preview-failed", message)
-            return
-        yield PreviewEvent(step=step, prompt=prompt, image=image)
 
     # after
 

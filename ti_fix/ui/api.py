@@ -1,4 +1,4 @@
-"""Routes under ``/ti_fix/v1``: list, inspect, repair and refresh, as JSON; and the source, as a zip file.
+"""Routes under ``/ti_fix/v1``: list, inspect, repair, refresh and convert, as JSON; and the source, as a zip file.
 
 Routes of an extension escape the host's own password check, so each asks for one itself: HTTP basic with a pair of the
 host's, or the cookie of its login page. Nobody hands in a path: an embedding is named by the id that the list gave it,
@@ -23,6 +23,7 @@ from fastapi.concurrency import run_in_threadpool
 from ti_fix import __version__
 from ti_fix.errors import TiFixError
 from ti_fix.jobs import Busy
+from ti_fix.ui import evaluate_api
 from ti_fix.ui.desk import Desk, desk_of
 from ti_fix.ui.files_details import prompt_text
 from ti_fix.ui.files_table import CHOICES, filtered, found
@@ -54,12 +55,16 @@ def mount(app: FastAPI, host: PageHost) -> None:
     """Add the routes to a host's app; those of an earlier call on the same app stay as they are."""
     if any(str(getattr(route, "path", "")).startswith(PREFIX) for route in app.routes):
         return
+    from ti_fix.ui.convert_api import convert_files  # it needs what is defined here
+
     desk = desk_of(host)
     for path, method, work in (
         ("files", "GET", list_files),
         ("inspect", "GET", inspect_file),
         ("repair", "POST", repair_files),
         ("refresh", "POST", refresh),
+        ("convert", "POST", convert_files),
+        *evaluate_api.ROUTES,
     ):
         add_route(app, desk, path, method, work)
     app.add_api_route(f"{PREFIX}/source", _source, methods=["GET"], tags=["ti_fix"], response_class=Response)
@@ -89,7 +94,7 @@ def list_files(desk: Desk, values: Values) -> dict[str, Any]:
     show = values.get("show", "all")
     if show not in CHOICES:
         raise Refused(400, "wrong-value", f"show is {show!r}; choose one of: {', '.join(CHOICES)}.")
-    confined, left_out = _entries(desk)
+    confined, left_out = confined_entries(desk)
     used = desk.host.used_in_last_image()
     listed = filtered(found(confined, str(values.get("search", ""))), show, used)
     return {
@@ -102,7 +107,7 @@ def list_files(desk: Desk, values: Values) -> dict[str, Any]:
 
 def inspect_file(desk: Desk, values: Values) -> dict[str, Any]:
     """One embedding, by ``id`` or by ``path`` as the list spells it."""
-    confined, _ = _entries(desk)
+    confined, _ = confined_entries(desk)
     return _about(_named(confined, values))
 
 
@@ -111,8 +116,8 @@ def repair_files(desk: Desk, values: Values) -> dict[str, Any]:
 
     ``refresh`` (true) makes the result usable in the next prompt.
     """
-    confined, _ = _entries(desk)
-    entries = _wanted(confined, values)
+    confined, _ = confined_entries(desk)
+    entries = wanted(confined, values)
     with desk.writing():
         results = [_repaired(desk, entry) for entry in entries]
     desk.library.refreshed()
@@ -138,7 +143,7 @@ def refresh(desk: Desk, values: Values) -> dict[str, Any]:  # noqa: ARG001 - all
     return {"total": len(entries)}
 
 
-def _entries(desk: Desk) -> tuple[list[Entry], int]:
+def confined_entries(desk: Desk) -> tuple[list[Entry], int]:
     """What really lies inside the folders, and how much does not and is left out."""
     entries = desk.library.refreshed()
     confined = [entry for entry in entries if entry.confined]
@@ -149,7 +154,12 @@ def _about(entry: Entry) -> dict[str, Any]:
     return {**entry.as_dict(), "prompt": prompt_text(entry) or None}
 
 
-def _wanted(entries: Sequence[Entry], values: Values) -> list[Entry]:
+def wanted(entries: Sequence[Entry], values: Values) -> list[Entry]:
+    """The entries that a request names by ``id``, ``path`` or ``ids``.
+
+    Raises:
+        Refused: it names none, or one that is not there.
+    """
     ids = values.get("ids")
     if ids is None:
         return [_named(entries, values)]

@@ -82,6 +82,22 @@ class Desk:
         finally:
             self._writing.release()
 
+    @contextlib.contextmanager
+    def writing_from_page(self) -> Iterator[None]:
+        """The same for what a visitor of the page asks for.
+
+        Raises:
+            WrongUse: anybody can be that visitor.
+            Busy: as for `writing`.
+        """
+        if self.host.page_exposed():
+            raise WrongUse(
+                "Other computers can reach this page without a password, so it changes no files. Start the WebUI with "
+                "--gradio-auth NAME:PASSWORD, or without --listen and --share."
+            )
+        with self.writing():
+            yield
+
     def repair(self, entry: Entry) -> Replaced:
         """Repair one embedding on disk; the caller holds `writing`.
 
@@ -99,7 +115,7 @@ class Desk:
         """Repair several; then read the list again and tell the host."""
         done: list[Replaced] = []
         problems: list[str] = []
-        with self.writing():
+        with self.writing_from_page():
             for number, entry in enumerate(entries):
                 yield Progress(done=number, total=len(entries), note=entry.where[0])
                 if stop.is_set():
@@ -116,7 +132,7 @@ class Desk:
     def undo_events(self) -> Iterator[Progress | Outcome]:
         """Put the originals of the last repair back."""
         steps, problems, back = self.undoable, [], 0
-        with self.writing():
+        with self.writing_from_page():
             for number, step in enumerate(steps):
                 yield Progress(done=number, total=len(steps), note=step.kept[0][0].name)
                 try:
@@ -129,7 +145,7 @@ class Desk:
 
     def extract_events(self, name: str, path: Path) -> Iterator[Progress | Outcome]:
         """Write the embeddings that a file carries into the first embeddings folder."""
-        with self.writing():
+        with self.writing_from_page():
             yield Progress(done=0, total=1, note=name)
             parsed = read(path)
             judged = Judged(parsed=parsed, result=repair(parsed, family=self.library.family))

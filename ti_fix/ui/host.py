@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from ti_fix.embedding import Embedding, Family
+from ti_fix.embedding import Embedding, Family, Vocabulary
+from ti_fix.evaluate import Backbone
 from ti_fix.protocols import Host
 
 T = TypeVar("T")
@@ -25,6 +26,9 @@ class PageHost(Protocol):
     def family(self) -> Family | None:
         """The kind of model that is loaded, None before the first."""
 
+    def vocabulary(self) -> Vocabulary | None:
+        """The token tables of the model that is loaded, None while there is none."""
+
     def picture_size(self) -> int:
         """Pixels along the side of the squares that the loaded model is made for."""
 
@@ -41,7 +45,10 @@ class PageHost(Protocol):
         """Whether the user has pressed the host's own stop button."""
 
     def exposed(self) -> bool:
-        """Whether other computers can reach it without a password."""
+        """Whether other computers can reach it and it knows no password that the API could ask for."""
+
+    def page_exposed(self) -> bool:
+        """Whether other computers can reach its page without a password."""
 
     def api_credentials(self) -> Sequence[tuple[str, str]]:
         """Names and passwords that its API asks for; none where it asks for none."""
@@ -55,6 +62,13 @@ class PageHost(Protocol):
 
     def fit(self, embedding: Embedding) -> Embedding:
         """Bring an embedding to the loaded model's widths; models of the usual widths change nothing."""
+
+    @property
+    def clip_folders(self) -> Sequence[Path]:
+        """Where its interrogator keeps the CLIP that it has fetched, beside that package's own cache."""
+
+    def judge(self) -> Backbone | None:
+        """A judge that belongs to the loaded model, None for models of the usual kind."""
 
     def publish(self, embedding: Embedding) -> Embedding:
         """The way back: to the widths that files have."""

@@ -47,7 +47,7 @@ def load_checkpoint(
     Raises:
         TiFixError: another family, a missing part, or an unreadable file.
     """
-    weights = _read(path, dtype)
+    weights, told = _read(path, dtype)
     family = _family(path, weights)
     try:
         unet = _unet(_taken(weights, ldm_keys.UNET_PREFIX), family)
@@ -62,13 +62,16 @@ def load_checkpoint(
         vae=vae.to(device),
         text_encoders={key: encoder.to(device) for key, encoder in encoders.items()},
         scheduler_config={"prediction_type": predicts, "rescale_betas_zero_snr": "ztsnr" in weights},
+        described=(path.name, *told),
     )
 
 
-def _read(path: Path, dtype: torch.dtype) -> Weights:
+def _read(path: Path, dtype: torch.dtype) -> tuple[Weights, list[str]]:
+    """The tensors, and the texts of the header: titles, and the recipe that WebUIs write into merges."""
     try:
         with safe_open(path, framework="pt") as file:
-            return {key: _as_type(file.get_tensor(key), dtype) for key in file.keys()}  # noqa: SIM118 - no mapping
+            told = [text for key, text in (file.metadata() or {}).items() if "thumbnail" not in key]
+            return {key: _as_type(file.get_tensor(key), dtype) for key in file.keys()}, told  # noqa: SIM118 - no mapping
     except SafetensorError as error:
         raise UnreadableFile(
             "not-safetensors", f"{path} is no readable .safetensors file ({error}). Convert or download it again."

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ti_fix.embedding import Embedding, Family
+from ti_fix.embedding import Embedding, Family, Vocabulary
 from ti_fix.hosts.standalone.host import StandaloneHost
 
 T = TypeVar("T")
@@ -23,10 +23,12 @@ class StandalonePage:
         fit: brings an embedding to the model's widths.
         publish: the way back.
         lora_folders: folders with LoRAs.
+        judge: makes the judge that belongs to the model; None for models of the usual kind.
         size: pixels along the side of the model's squares, as long as it is not loaded.
     """
 
     name = "ti_fix"
+    clip_folders: Sequence[Path] = ()
 
     def __init__(
         self,
@@ -36,12 +38,13 @@ class StandalonePage:
         fit: Convert,
         publish: Convert,
         lora_folders: Sequence[Path] = (),
+        judge: Callable[[], Any] = lambda: None,
         size: int = 1024,
     ) -> None:
         self._load = load
         self.embedding_folders = tuple(embedding_folders)
         self.lora_folders = tuple(lora_folders)
-        self._fit, self._publish = fit, publish
+        self._fit, self._publish, self._judge = fit, publish, judge
         self._size = size
         self._loading = threading.Lock()
         self._host: StandaloneHost | None = None
@@ -61,6 +64,10 @@ class StandalonePage:
         """The kind of model that is loaded, None before."""
         return self._host.model().family if self._host is not None else None
 
+    def vocabulary(self) -> Vocabulary | None:
+        """The token tables of the model that is loaded, None before."""
+        return self._host.model().vocabulary() if self._host is not None else None
+
     def picture_size(self) -> int:
         """Pixels along the side of the squares that the model is made for."""
         if self._host is None:
@@ -75,6 +82,10 @@ class StandalonePage:
     def publish(self, embedding: Embedding) -> Embedding:
         """Bring an embedding of the model's widths to those of files."""
         return self._publish(embedding)
+
+    def judge(self) -> Any:
+        """The judge that belongs to the model, None for models of the usual kind."""
+        return self._judge()
 
     def refresh_embeddings(self) -> None:
         """Read the folders again, if the model is there."""
@@ -96,6 +107,8 @@ class StandalonePage:
     def exposed(self) -> bool:
         """Never: it listens on this computer only."""
         return False
+
+    page_exposed = exposed
 
     def api_credentials(self) -> Sequence[tuple[str, str]]:
         """None: it listens on this computer only."""

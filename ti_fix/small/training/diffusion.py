@@ -79,7 +79,7 @@ class Recipe:
 RECIPES = {
     "sdxl": Recipe(family="sdxl", seconds=4500),
     "sdxl-twin": Recipe(family="sdxl", base="sdxl", named=True, train_text=False, seconds=900, rate=5e-4, seed=2),
-    "sd15": Recipe(family="sd15", base="sdxl", seconds=2700, seed=3),
+    "sd15": Recipe(family="sd15", base="sdxl", seconds=2000, seed=3),
     "sdxl-v": Recipe(
         family="sdxl",
         base="sdxl",

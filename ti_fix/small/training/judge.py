@@ -1,11 +1,10 @@
-"""Train the scene judge: ``python -m ti_fix.small.training.judge --work DIR``."""
+"""Train the scene judge: ``python -m ti_fix.small.training.judge --work DIR`` (resumable)."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import random
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,13 +29,13 @@ from ti_fix.small.judges import (
     truth,
 )
 from ti_fix.small.training import report
-from ti_fix.small.training.checkpoint import load_checkpoint, save_checkpoint
+from ti_fix.small.training.checkpoint import Pacer, load_checkpoint, save_checkpoint
 
-SECONDS = 400.0  # CPU
-POOL = 6000
+SECONDS = 850.0  # CPU
+POOL = 5000
 BATCH = 64
-REDRAWN = 0.4  # share of the first pictures seen through the autoencoder
-FRESH = 10  # new rendered pictures a step, in the place of older rendered ones
+REDRAWN = 0.4  # share of the pictures seen through the autoencoder
+FRESH = 10  # new pictures a step, in the place of older ones
 
 
 def decoder_from(work: Path) -> AutoencoderKL | None:
@@ -113,33 +112,63 @@ def loss_of(model: SceneJudge, seen: Examples, chosen: Tensor) -> Tensor:
     return torch.stack(losses).sum()
 
 
-def train(work: Path, seconds: float = SECONDS) -> None:
-    """Train and save ``judge.ckpt``; prints accuracies on new scenes, rendered and redrawn."""
-    torch.manual_seed(5)
-    random.seed(5)
-    vae, rng = decoder_from(work), random.Random(501)
-    drawn = [captions.draw(rng, 0.4) for _ in range(POOL)]
-    first = int(POOL * REDRAWN)
-    seen = Examples.of(drawn)
-    if vae is not None:
-        seen.put(list(range(first)), Examples.of(drawn[:first], vae))
-    model = SceneJudge().to(memory_format=torch.channels_last)
-    optimiser = torch.optim.AdamW(model.parameters(), 2e-3, weight_decay=0.02, fused=True)
-    start, step, losses = time.process_time(), 0, []
-    while (spent := time.process_time() - start) < seconds:
-        optimiser.param_groups[0]["lr"] = 2e-3 * 0.5 * (1 + math.cos(math.pi * spent / seconds)) + 1e-5
-        at = [rng.randrange(first, POOL) for _ in range(FRESH)]
-        seen.put(at, Examples.of([captions.draw(rng, 0.4) for _ in range(FRESH)]))
-        loss = loss_of(model, seen, torch.randint(0, POOL, (BATCH,)))
-        optimiser.zero_grad()
+class Trainer:
+    """The judge in training, with examples that are renewed."""
+
+    def __init__(self, work: Path, seconds: float = SECONDS) -> None:
+        self.path, self.seconds, self.vae = work / "judge.ckpt", seconds, decoder_from(work)
+        state = load_checkpoint(self.path) or {"spent": 0.0, "step": 0}
+        self.spent, self.step = float(state["spent"]), int(state["step"])
+        torch.manual_seed(5 + self.step)
+        random.seed(5 + self.step)
+        self.rng = random.Random(501 + self.step)
+        self.model = SceneJudge().to(memory_format=torch.channels_last)
+        self.optimiser = torch.optim.AdamW(self.model.parameters(), 2e-3, weight_decay=0.02, fused=True)
+        if "judge" in state:
+            self.model.load_state_dict(state["judge"])
+            self.optimiser.load_state_dict(state["optimiser"])
+        self.seen = self._draw(POOL)
+
+    def _draw(self, count: int) -> Examples:
+        """New scenes; the first part redrawn by the autoencoder."""
+        described = [captions.draw(self.rng, 0.4) for _ in range(count)]
+        first = int(count * REDRAWN) if self.vae is not None else 0
+        parts = [Examples.of(d, v) for d, v in ((described[:first], self.vae), (described[first:], None)) if d]
+        return Examples(
+            whole=torch.cat([p.whole for p in parts]),
+            things=torch.cat([p.things for p in parts]),
+            labels={h: torch.cat([p.labels[h] for p in parts]) for h in HEADS},
+        )
+
+    def save(self) -> None:
+        """Write the resumable checkpoint."""
+        state = {"judge": self.model.state_dict(), "optimiser": self.optimiser.state_dict(), "width": 32}
+        save_checkpoint(self.path, state | {"spent": self.spent, "step": self.step})
+
+    def train_step(self) -> float:
+        """Renew a few examples and take one step."""
+        self.optimiser.param_groups[0]["lr"] = 2e-3 * 0.5 * (1 + math.cos(math.pi * self.spent / self.seconds)) + 1e-5
+        self.seen.put([self.rng.randrange(POOL) for _ in range(FRESH)], self._draw(FRESH))
+        loss = loss_of(self.model, self.seen, torch.randint(0, POOL, (BATCH,)))
+        self.optimiser.zero_grad()
         loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-        step += 1
-        if step % 200 == 0:
-            report(step, f"loss {np.mean(losses[-200:]):.3f} cpu {spent:.0f} s")
-    save_checkpoint(work / "judge.ckpt", {"judge": model.state_dict(), "width": 32})
-    show_accuracy(model.eval(), vae)
+        self.optimiser.step()
+        self.step += 1
+        return loss.item()
+
+    def run(self) -> None:
+        """Train until the CPU budget is spent, then print the accuracies."""
+        pacer, losses = Pacer(self.spent), []
+        while self.spent < self.seconds:
+            losses.append(self.train_step())
+            self.spent = pacer.tick()
+            if self.step % 200 == 0:
+                report(self.step, f"loss {np.mean(losses[-200:]):.3f} cpu {self.spent:.0f} s")
+            if pacer.due():
+                self.save()
+                pacer.leave_if_asked()
+        self.save()
+        show_accuracy(self.model.eval(), self.vae)
 
 
 def show_accuracy(model: SceneJudge, vae: AutoencoderKL | None) -> None:
@@ -162,7 +191,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    train(args.work, args.seconds)
+    Trainer(args.work, args.seconds).run()
 
 
 if __name__ == "__main__":
