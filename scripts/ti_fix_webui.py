@@ -51,12 +51,17 @@ if drop_outdated():
     from modules import script_callbacks
 
     from ti_fix import ui
+    from ti_fix.align import CHECKS, AtLoad, named_rows
     from ti_fix.embedding import SDXL
     from ti_fix.hosts.webui import TiFixScript, install
     from ti_fix.repair.fit import fill_missing_half
     from ti_fix.ui import settings
 
-    host = install(complete=lambda embedding, vocabulary: fill_missing_half(embedding, SDXL, vocabulary)[0])
+    host = install(
+        complete=lambda embedding, vocabulary: fill_missing_half(embedding, SDXL, vocabulary)[0],
+        judge=AtLoad(CHECKS),
+        name=named_rows,
+    )
     script_callbacks.on_ui_settings(lambda: settings.register(host))
     script_callbacks.on_ui_tabs(lambda: ui.build(host))
     script_callbacks.on_app_started(lambda _, app: ui.mount_api(app, host))

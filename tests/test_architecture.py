@@ -21,7 +21,8 @@ SOURCES = sorted(
 LONGEST_FILE = 400
 
 NOUNS = frozenset(
-    {"__init__", "embedding", "errors", "ldm_keys", "options", "prompt", "protocols", "text_model", "tokenizer"}
+    {"__init__", "embedding", "errors", "ldm_keys", "options", "prompt", "prompt_syntax", "protocols"}
+    | {"text_model", "tokenizer"}
 )
 FEATURES = frozenset({"align", "convert", "evaluate", "export", "heatmap", "repair", "train"})
 MAY_USE = {
@@ -60,8 +61,8 @@ ONLY_IN = {
 
 MAY_PRINT = ("cli",)
 MAY_CATCH_ALL = r"(cli|ui|jobs)\b.*|hosts/load_hook\.py|formats/unpickle\.py"
-PICKS_MODULES = ("formats/picture_pixels.py",)
-"""Files that import by a name from a table: Pillow's optional decoders."""
+PICKS_MODULES = ("formats/picture_pixels.py", "cli/__init__.py")
+"""Files that import by a name from a table: Pillow's optional decoders, the command that is called."""
 
 KNOWN_METHODS = ("find_class", "persistent_load")
 """Methods that the standard library documents and we override."""

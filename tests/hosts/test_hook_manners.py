@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.hosts import sample_files as files
+from ti_fix.align import CHECKS, AtLoad, named_rows
 
 SAMPLES = {sample.trigger: sample for sample in files.samples()}
 
@@ -81,18 +82,22 @@ def test_hooking_twice_is_hooking_once_and_unloading_gives_everything_back(start
     names = ("load_from_file", "load_from_dir", "load_textual_inversion_embeddings")
     modules = [m for m in webui.modules.values() if hasattr(m, "EmbeddingDatabase")]
 
-    def functions():
-        return [getattr(m.EmbeddingDatabase, n) for m in modules for n in names] + [
-            m.create_embedding_from_data for m in modules
-        ]
-
-    before = functions()
     from ti_fix.hosts import webui as adapter
 
-    adapter.install(lambda e, v: e)
+    readers = adapter.kind_of_host().readers
+
+    def functions():
+        return (
+            [getattr(m.EmbeddingDatabase, n) for m in modules for n in names]
+            + [m.create_embedding_from_data for m in modules]
+            + [getattr(owner, name) for owner, name in readers]
+        )
+
+    before = functions()
+    adapter.install(lambda e, v: e, AtLoad(CHECKS), named_rows)
     hooked = functions()
     assert not set(hooked) & set(before)
-    adapter.install(lambda e, v: e)
+    adapter.install(lambda e, v: e, AtLoad(CHECKS), named_rows)
     assert functions() == hooked
     for unloaded in webui.callbacks["on_script_unloaded"]:
         unloaded()
