@@ -1,4 +1,4 @@
-"""Routes under ``/ti_fix/v1``: list, inspect, repair and refresh, as JSON.
+"""Routes under ``/ti_fix/v1``: embeddings (list, inspect, repair, refresh) and the loaded model, as JSON.
 
 Routes of an extension escape the host's own password check, so each asks for one itself: HTTP basic with a pair of the
 host's, or the cookie of its login page. Nobody hands in a path: an embedding is named by the id that the list gave it,
@@ -23,6 +23,7 @@ from fastapi.concurrency import run_in_threadpool
 from ti_fix import __version__
 from ti_fix.errors import TiFixError
 from ti_fix.jobs import Busy
+from ti_fix.ui import model_state
 from ti_fix.ui.desk import Desk, desk_of
 from ti_fix.ui.files_details import prompt_text
 from ti_fix.ui.files_table import CHOICES, filtered, found
@@ -57,12 +58,14 @@ def mount(app: FastAPI, host: PageHost) -> None:
     for path, method, work in (
         ("files", "GET", list_files),
         ("inspect", "GET", inspect_file),
+        ("model", "GET", show_model),
         ("repair", "POST", repair_files),
         ("refresh", "POST", refresh),
+        ("tokens", "POST", show_tokens),
     ):
         app.add_api_route(
             f"{PREFIX}/{path}",
-            _endpoint(desk, app, work, writes=method == "POST"),
+            _endpoint(desk, app, work, body=method == "POST", writes=work in WRITING),
             methods=[method],
             tags=["ti_fix"],
             summary=(work.__doc__ or "").partition("\n")[0],
@@ -124,6 +127,24 @@ def refresh(desk: Desk, values: Values) -> dict[str, Any]:  # noqa: ARG001 - all
     return {"total": len(entries)}
 
 
+def show_model(desk: Desk, values: Values) -> dict[str, Any]:
+    """The loaded model's tokenizers and text encoders; ``full=1`` also reads whole tables and runs the encoders."""
+    found = model_state.report(desk, full=str(values.get("full", "")) in ("1", "true"))
+    return {"loaded": found is not None, "environment": dict(model_state.environment(desk)), **(found or {})}
+
+
+def show_tokens(desk: Desk, values: Values) -> dict[str, Any]:
+    """A ``prompt`` taken apart as the encoders get it; ``steps`` (20) for prompt editing."""
+    prompt, steps = values.get("prompt"), values.get("steps", 20)
+    if not isinstance(prompt, str) or not isinstance(steps, int):
+        raise Refused(400, "wrong-value", 'Send {"prompt": "…", "steps": 20}: a text and a whole number.')
+    return model_state.tokens(desk, prompt, steps).as_dict()
+
+
+WRITING = (repair_files, refresh)
+"""Routes that change something."""
+
+
 def _entries(desk: Desk) -> tuple[list[Entry], int]:
     """What really lies inside the folders, and how much does not and is left out."""
     entries = desk.library.refreshed()
@@ -154,13 +175,13 @@ def _named(entries: Sequence[Entry], values: Values) -> Entry:
     raise Refused(404, "not-found", f"The embeddings folders have no such embedding; {PREFIX}/files lists them all.")
 
 
-def _endpoint(desk: Desk, app: FastAPI, work: Work, *, writes: bool) -> Callable[[Request], Any]:
+def _endpoint(desk: Desk, app: FastAPI, work: Work, *, body: bool, writes: bool) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         try:
             _let_in(desk.host, app, request)
             if writes:
                 _let_write(desk.host, request)
-            values = await _body(request) if writes else dict(request.query_params)
+            values = await _body(request) if body else dict(request.query_params)
             return _json(200, await run_in_threadpool(work, desk, values))
         except Refused as error:
             headers = {"WWW-Authenticate": "Basic"} if error.status == 401 else {}

@@ -1,4 +1,4 @@
-"""What the Files page and the API of one process share: the list, the running job and the way back.
+"""What the pages and the API of one process share: the list, the running jobs and the way back.
 
 A page may be closed and opened again, and the WebUI may reload all its pages; the desk stays.
 """
@@ -50,6 +50,7 @@ class Desk:
         self.library = Library(host)
         self.reading = Job()
         self.working = Job()
+        self.checking = Job()
         self.undoable: tuple[Replaced, ...] = ()
         self._writing = threading.Lock()
         self._carriers: dict[str, Path] = {}

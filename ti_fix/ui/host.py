@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from ti_fix.embedding import Family
+from ti_fix.embedding import Embedding, Family
+from ti_fix.text_model import TextModel
 
 T = TypeVar("T")
 
 
 class PageHost(Protocol):
-    """A WebUI, or the standalone program, as the Files page sees it."""
+    """A WebUI, or the standalone program, as the pages see it."""
 
     @property
     def name(self) -> str: ...
@@ -23,6 +24,18 @@ class PageHost(Protocol):
 
     def family(self) -> Family | None:
         """The kind of model that is loaded, None before the first."""
+
+    def text_model(self) -> TextModel | None:
+        """The text side of the loaded model, None before the first; never loads one."""
+
+    def extra_rows(self) -> Sequence[Embedding]:
+        """The loaded model's rows beyond CLIP's vocabulary."""
+
+    def seen_at_load(self) -> Any | None:
+        """What `align.AtLoad` saw when that model was loaded; None where nothing looks at that moment."""
+
+    def environment(self) -> Sequence[tuple[str, str]]:
+        """Names and values of what the model runs on; names as in `words.ENVIRONMENT`."""
 
     def refresh_embeddings(self) -> None:
         """Make new and changed files usable in the next prompt."""

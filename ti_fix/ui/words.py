@@ -87,6 +87,78 @@ TEXTS = MappingProxyType(
         "lora_choice": "LoRA with embeddings",
         "lora_take": "Take them out",
         "left": "left",
+        "model": "Model",
+        "check_all": "Check thoroughly",
+        "checking": "Checking the model",
+        "not_looked": "The model has not been looked at yet.",
+        "no_model": "No model is loaded",
+        "no_model_do": "Choose a checkpoint or make a picture, then press Refresh.",
+        "check": "Check",
+        "encoder": "Encoder",
+        "found": "Found",
+        "expected": "Expected",
+        "mended": "Repaired in memory when the model was loaded:",
+        "at_load": "Checked while loading in",
+        "environment": "What it runs on",
+        "ways": "Ways to put an embedding in",
+        "ways_hint": (
+            "Measured here, with the words of the model itself as an embedding. "
+            "Fidelity: how close the encoder's output comes to what was meant, 1 is exact; behind the stroke, pooled."
+        ),
+        "ways_none": "Press Check thoroughly to measure them.",
+        "way": "Way",
+        "prepare": "Prepare",
+        "per_prompt": "Per prompt",
+        "fidelity": "Fidelity",
+        "reversible": "Reversible",
+        "yes": "yes",
+        "no": "no",
+        "tokens": "What a prompt becomes",
+        "tokens_hint": "Chunks, ids and places of embeddings as each text encoder gets them.",
+        "prompt": "Prompt",
+        "prompt_hint": "a photo of my-toy, (best quality:1.2) BREAK [red:blue:0.5] sky",
+        "steps": "Steps",
+        "take_apart": "Take apart",
+        "cleaned": "Taken out or replaced:",
+        "networks": "Networks, taken out:",
+        "part": "Part",
+        "chunk": "Chunk",
+        "position": "position",
+        "missing": "missing",
+        "padding": "padding",
+    }
+)
+
+LIGHTS = MappingProxyType(
+    {
+        "green": "Tokenizers and text encoders are as they should be.",
+        "yellow": "Works, but something about it should be known.",
+        "red": "Something is wrong.",
+    }
+)
+
+STATES = MappingProxyType(
+    {
+        "ok": "As it should be",
+        "note": "Good to know",
+        "warning": "Should be known",
+        "error": "Wrong",
+        "mended": "Repaired",
+    }
+)
+"""Severity of a check -> what its lamp means."""
+
+ENVIRONMENT = MappingProxyType(
+    {
+        "python": "Python",
+        "torch": "PyTorch",
+        "gpu": "GPU",
+        "gpu_memory": "Free GPU memory",
+        "memory": "Free memory",
+        "device": "Device",
+        "encoder_dtype": "Text encoders",
+        "unet_dtype": "UNet",
+        "attention": "Attention",
     }
 )
 
@@ -96,4 +168,5 @@ REASON_SEVERITY = ("error", "warning", "note")
 def all_words() -> frozenset[str]:
     """Every text that a translation needs."""
     verdicts = (text for pair in VERDICTS.values() for text in pair)
-    return frozenset({*verdicts, ALL, LAST_PICTURE, *TABLE.values(), *TEXTS.values()})
+    tables = (TABLE, TEXTS, LIGHTS, STATES, ENVIRONMENT)
+    return frozenset({*verdicts, ALL, LAST_PICTURE, *(text for table in tables for text in table.values())})
