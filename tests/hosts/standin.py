@@ -95,6 +95,13 @@ class Encoder:
         return torch.cat(rows) if rows else self.rows[:0]
 
 
+class Model:
+    """What a host keeps as its loaded model: an ordinary object."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
 class StandIn:
     """A WebUI.
 
@@ -259,7 +266,7 @@ class StandIn:
             encoders[0] if len(encoders) == 1 else SimpleNamespace(embedders=encoders, tokenize=encoders[0].tokenize)
         )
         info = SimpleNamespace(filename=checkpoint)
-        return SimpleNamespace(cond_stage_model=stage, kind=family, all=encoders, sd_checkpoint_info=info)
+        return Model(cond_stage_model=stage, kind=family, all=encoders, sd_checkpoint_info=info)
 
     def _forge_model(self, family: str, checkpoint: str) -> Any:
         self.modules["modules.sd_models"].model_data.sd_model = None
@@ -272,7 +279,7 @@ class StandIn:
             engines.append(Encoder(key, sum(checkpoint.encode()), database))
         info = SimpleNamespace(filename=checkpoint)
         named = {f"text_processing_engine_{e.embedding_key[-1]}": e for e in engines}
-        return SimpleNamespace(kind=family, all=engines, sd_checkpoint_info=info, **named)
+        return Model(kind=family, all=engines, sd_checkpoint_info=info, **named)
 
     def open_lists(self) -> Any:
         """Forge makes one at start and another one for the API."""

@@ -204,7 +204,9 @@ def test_the_script_mounts_the_api_on_each_new_app(bare, package):
         mount(None, app)
         mount(None, app)
         paths = [route.path for route in app.routes if route.path.startswith("/ti_fix")]
-        assert sorted(paths) == [f"/ti_fix/v1/{each}" for each in ("files", "inspect", "refresh", "repair")]
+        assert sorted(paths) == [
+            f"/ti_fix/v1/{each}" for each in ("files", "inspect", "model", "refresh", "repair", "tokens")
+        ]
 
 
 def test_a_reload_of_the_page_keeps_the_package(bare, package):

@@ -19,9 +19,22 @@ class StandIn:
         self.used, self.credentials, self.is_exposed = used, list(credentials), exposed
         self.model = SDXL
         self.refreshed = 0
+        self.text, self.seen = None, None
 
     def family(self):
         return self.model
+
+    def text_model(self):
+        return self.text
+
+    def extra_rows(self):
+        return []
+
+    def seen_at_load(self):
+        return self.seen
+
+    def environment(self):
+        return [("torch", torch.__version__)]
 
     def refresh_embeddings(self):
         self.refreshed += 1

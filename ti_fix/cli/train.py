@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from ti_fix.cli.training_log import Log
+from ti_fix.embedding import Finding
 from ti_fix.errors import WrongUse
 from ti_fix.options import options
 from ti_fix.train import (
@@ -110,7 +111,16 @@ def run(arguments: argparse.Namespace) -> int:
         config = replace(config, steps=1)
     elif arguments.tune:
         config = _tuned(config, host.model(), data)
-    events = train(config, host.model(), data, stop=_stop_on_signal(), generate=host.generate, fit=fit, publish=publish)
+    events = train(
+        config,
+        host.model(),
+        data,
+        stop=_stop_on_signal(),
+        generate=host.generate,
+        fit=fit,
+        publish=publish,
+        look=lambda: _wrong_with(host.model()),
+    )
     if arguments.check:
         return _check(events)
     if group.rank != 0:
@@ -125,6 +135,13 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 _tell(event)
     return 0
+
+
+def _wrong_with(model: Any) -> list[Finding]:
+    """What should be known of the model's text encoders before a run."""
+    from ti_fix.align import align
+
+    return [finding for finding in align(model.text_model()).findings if finding.severity != "note"]
 
 
 def _tuned(config: TrainConfig, model: Any, data: Any) -> TrainConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ti_fix.embedding import Embedding
+from ti_fix.embedding import Embedding, Finding
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.protocols import DiffusionModel, ImageRequest
 from ti_fix.train import checks, monitor
@@ -44,6 +44,7 @@ from ti_fix.train.state import differences, from_bytes, new_state, to_bytes
 Generate = Callable[[ImageRequest], Any]
 Stop = Callable[[], bool]
 Convert = Callable[[Embedding], Embedding]
+Look = Callable[[], Iterable[Finding]]
 
 _PREVIEW_FAILURES = (
     ArithmeticError,
@@ -70,6 +71,7 @@ def train(
     generate: Generate | None = None,
     fit: Convert = lambda embedding: embedding,
     publish: Convert = lambda embedding: embedding,
+    look: Look = tuple,
 ) -> Iterator[Event]:
     """Learn an embedding.
 
@@ -82,6 +84,7 @@ def train(
         fit: brings a start file to the model's widths, `publish` what was learned to those of files; only models of
             unusual widths need them.
         publish: see `fit`.
+        look: what is wrong with the model's tokenizers and text encoders; an error stops the run before it begins.
 
     Yields:
         What happens, as it happens; the last event is a `DoneEvent`.
@@ -94,8 +97,11 @@ def train(
     about = statistics(model.vocabulary())
     work = plan(config, model, samples, about)
     yield from (FindingEvent(step=0, finding=p.finding, remedy=p.remedy) for p in work.problems)
-    if work.errors:
-        raise WrongUse(" ".join(finding.message for finding in work.errors))
+    of_model = tuple(look())
+    yield from (FindingEvent(step=0, finding=finding) for finding in of_model)
+    errors = (*work.errors, *(finding for finding in of_model if finding.severity == "error"))
+    if errors:
+        raise WrongUse(" ".join(finding.message for finding in errors))
     start = start_vectors(config, model.vocabulary(), model.family, about, fit)
     recompute = recomputed(model.unet) if wanted(config.checkpointing, model.unet) else nullcontext()
     with model.trainable(), recompute:
