@@ -68,6 +68,17 @@ def test_the_next_model_does_not_have_the_rows_of_the_last(start, kind):
     assert "extra-1" not in webui.model.all[0].embeddings.word_embeddings
 
 
+def test_other_weights_in_the_same_model_take_its_rows_away(start):
+    webui, host = start("a1111")
+    webui.weights |= {"wide": {name: longer(key) for key, name in SDXL_TABLES.items()}, "good": {}}
+    read(webui, "wide")
+    webui.switch("sdxl", checkpoint="wide")
+    read(webui, "good")
+    webui.switch("sdxl", checkpoint="good", in_place=True)  # the host reads no embeddings then
+    assert host.extra_rows() == []
+    assert "extra-1" not in webui.database.word_embeddings
+
+
 @pytest.mark.parametrize("setting", ["ti_fix_model", "ti_fix_enabled"])
 def test_switched_off_nothing_is_cut_or_looked_at(start, kind, setting):
     webui, host = start(kind)

@@ -253,15 +253,18 @@ class LoadHook:
         entry.ti_fix = loading.label
         return entry
 
-    def add(self, database: Any, embedding: Embedding) -> None:
-        """Register an embedding that comes from no file of its own."""
+    def add(self, database: Any, embedding: Embedding) -> Any | None:
+        """Register an embedding that comes from no file of its own; the host's entry, None where it does not fit."""
         parsed = Parsed(paths=(), trigger=embedding.name, embedding=embedding)
         loading = on_load(parsed, family=self.family_for(database), policy=self.policy(), native=embedding.name)
         if loading.action == "pass":
             loading = Loading(action="register", embedding=embedding)
-        if loading.action in ("register", "complete"):
-            with ordinary_tensors():
-                self.entries.add(database, self.entry(database, loading, None))
+        if loading.action not in ("register", "complete"):
+            return None
+        with ordinary_tensors():
+            entry = self.entry(database, loading, None)
+            self.entries.add(database, entry)
+        return entry
 
     def _tell(self, loading: Loading) -> None:
         self.console.say(loading.line, problem=loading.action in ("skip", "refuse"))

@@ -67,6 +67,7 @@ class ModelHook:
         self._files: dict[str, tuple[Hashable, Cut]] = {}
         self._read_since: list[str] = []
         self._cut: WeakKeyDictionary[Any, Cut] = WeakKeyDictionary()
+        self._registered: list[tuple[Any, Any]] = []
         hook.after_load = self._register
 
     def install(self) -> None:
@@ -121,6 +122,7 @@ class ModelHook:
             looked = self.judge.loaded(text, model, _stamp(_file_of(model)))
             for line in looked.lines:
                 self._hook.console.say(line, problem=True)
+            self._forget()
             for database in self._kind.databases():
                 self._register(database, model)
 
@@ -144,8 +146,16 @@ class ModelHook:
     def _register(self, database: Any, model: Any = None) -> None:
         """Make a model's extra rows callable; a file with the same name goes before them."""
         for embedding in self.rows(model):
-            if embedding.name not in database.word_embeddings:
-                self._hook.add(database, embedding)
+            entry = None if embedding.name in database.word_embeddings else self._hook.add(database, embedding)
+            if entry is not None:
+                self._registered.append((database, entry))
+
+    def _forget(self) -> None:
+        """Take the rows of the model before out of the databases that were not read anew since."""
+        registered, self._registered = self._registered, []
+        for database, entry in registered:
+            if database.word_embeddings.get(entry.name) is entry:
+                self._kind.unregister(database, entry.name)
 
 
 def _path_of(*args: Any, **kwargs: Any) -> str:
