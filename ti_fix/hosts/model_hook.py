@@ -102,7 +102,7 @@ class ModelHook:
                 cut[spec.key] = table[VOCABULARY_SIZE:].detach().float().cpu().clone()
                 weights[name] = table[:VOCABULARY_SIZE]
         stamp = _stamp(path)
-        if cut or self._files.get(path, (None, {}))[0] != stamp:  # the host may hand out what was cut before
+        if cut or path not in self._files or self._files[path][0] != stamp:  # the host may hand out what was cut before
             self._files[path] = (stamp, cut)
         self._read_since.append(path)
 

@@ -180,7 +180,8 @@ def _published_facts(member: Any) -> TextTokenizer:
     """Vocabulary and merges, listed once for each tokenizer object."""
     own = getattr(_inner(member), "tokenizer", None) or getattr(member, "tokenizer", None)
     if own is None:  # open_clip's is a global of the module that wraps the encoder
-        own = getattr(sys.modules.get(type(member).__module__), "tokenizer", None)
+        found = getattr(sys.modules.get(type(member).__module__), "tokenizer", None)
+        own = found if hasattr(found, "bpe_ranks") and hasattr(found, "encoder") else None
     tokenize = type(member).tokenize
 
     def encode(text: str) -> list[int]:
