@@ -47,7 +47,10 @@ class Encoder:
         model = SimpleNamespace(
             text_model=SimpleNamespace(embeddings=SimpleNamespace(token_embedding=SimpleNamespace(wrapped=rows)))
         )
-        self.wrapped = self.text_encoder = SimpleNamespace(transformer=model)
+        self.wrapped = self.text_encoder = SimpleNamespace(transformer=model, layer="hidden", layer_idx=-2)
+        if not callable(database):  # Forge
+            sdxl = database.expected_shape == sum(WIDTHS[k] for k in FAMILIES["sdxl"])
+            self.clip_skip, self.minimal_clip_skip, self.final_layer_norm = 1, 1 + sdxl, not sdxl
         self.rows = rows.weight
         self.chunk_length, self.id_start, self.id_end, self.id_pad = 75, 49406, 49407, {"clip_g": 0}.get(key, 49407)
 
