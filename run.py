@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Start ti_fix without a WebUI: make .venv beside this file, install what it needs once, run a command in it.
 
-python3 run.py demo     repair a folder of broken embeddings and show what was done
+python3 run.py demo     repair a folder, learn a concept and convert a file, and show what was done
+python3 run.py ui       the pages in a browser: on the small model, or on yours with --model PATH (--help: options)
 python3 run.py test     check the project: ruff, mypy, pytest; with arguments pytest alone (python3 run.py test -k name)
-python3 run.py check-host WEBUI  drive an installed WebUI with and without ti_fix and print a table (--help: options)
+python3 run.py check-host --webui PATH | --url URL --embeddings FOLDER
+                        check a WebUI with ti_fix and print a table (--help: options)
 """
 
 # Everything here must also run on Python 3.7, or a Python that is too old could not say so.
@@ -24,6 +26,23 @@ OLDEST_PYTHON = (3, 10)
 
 TORCH = "torch==2.13.0"
 """The release that the project is tested with. Where pip is offered a CPU build of it (2.13.0+cpu), it takes that."""
+
+PAGES_GRADIO = "4.40.0"
+"""The release of Gradio that shows the pages alone; it is Forge's."""
+
+OLDER = ("huggingface-hub<1", "transformers<5", "diffusers<0.36")
+"""What both releases need older than the rest of the project does; hence environments of their own."""
+
+GRADIO = {
+    PAGES_GRADIO: (
+        *("gradio==4.40.0", "fastapi<0.113", "starlette<0.39", "pydantic<2.11", "playwright>=1.40"),
+        'audioop-lts; python_version >= "3.13"',
+    ),
+    "3.41.2": ("gradio==3.41.2", "fastapi<0.95", "pydantic<2", "websockets<13", "httpx<0.28", "numpy<2"),
+}
+"""Release of Gradio -> what it takes beside the packages of `.venv`. Both are tested where there is a Chromium."""
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 LINTERS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",))
 
@@ -69,8 +88,7 @@ def main(argv: list[str]) -> int:
         print(f"run.py has no command {argv[0]!r}; it has: {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
     try:
-        if argv[0] != "check-host":  # that needs nothing but this Python
-            prepare()
+        prepare()
         return COMMANDS[argv[0]](argv[1:])
     except CannotStart as reason:
         print(f"\n{reason}", file=sys.stderr)
@@ -87,8 +105,15 @@ def demo(arguments: list[str]) -> int:
     return _run("ti_fix", "demo", *arguments)
 
 
+def ui(arguments: list[str]) -> int:
+    """Run ``ti-fix ui`` in the environment with Gradio."""
+    return _run("ti_fix", "ui", *arguments, python=prepare_gradio(PAGES_GRADIO))
+
+
 def test(arguments: list[str]) -> int:
     """Run the linters and the tests; with arguments for pytest, only the tests."""
+    if not arguments:
+        prepare_browser_tests()
     failed = []
     for tool in () if arguments else LINTERS:
         print(f"\n{' '.join(tool)}", flush=True)
@@ -101,9 +126,8 @@ def test(arguments: list[str]) -> int:
 
 
 def check_host(arguments: list[str]) -> int:
-    """Drive an installed WebUI."""
-    check_python(sys.version_info[:2])
-    return subprocess.call([sys.executable, "-m", "tests.hosts.check_host", *arguments], cwd=str(ROOT))
+    """Check a WebUI that is installed, or one that runs."""
+    return _run("tests.hosts.check_host", *arguments)
 
 
 def prepare() -> None:
@@ -125,6 +149,52 @@ def prepare() -> None:
     print("Ready.", flush=True)
 
 
+def gradio_folder(release: str) -> Path:
+    """The environment with a release of Gradio."""
+    return ROOT / f".venv-gradio-{release}"
+
+
+def prepare_gradio(release: str) -> Path:
+    """An environment with a release of Gradio on top of `.venv`, whose packages it shares; its Python.
+
+    Raises:
+        CannotStart: with what is missing.
+    """
+    folder, packages = gradio_folder(release), (*GRADIO[release], *OLDER)
+    wanted = hashlib.sha256("\0".join((*packages, stamp())).encode()).hexdigest()
+    python = python_path(folder)
+    if python.exists() and _read(folder / "ti_fix.stamp") == wanted:
+        return python
+    print(f"Installing Gradio {release} for the pages (once; a few minutes)", flush=True)
+    _watch([str(python_path()), "-m", "venv", "--clear", str(folder)])
+    where = [str(python_path()), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    shared = subprocess.check_output(where, encoding="utf-8").strip()
+    own = subprocess.check_output([str(python), *where[1:]], encoding="utf-8").strip()
+    Path(own, "zz_ti_fix.pth").write_text(shared + "\n", encoding="utf-8")  # last, so that its own packages win
+    options = ["--disable-pip-version-check", "--progress-bar", "off"]
+    _watch([str(python), "-m", "pip", "install", *options, *packages])
+    (folder / "ti_fix.stamp").write_text(wanted, encoding="utf-8")
+    return python
+
+
+def prepare_browser_tests() -> None:
+    """Both releases of Gradio, where a Chromium is there to look at the pages; without them those tests are skipped."""
+    if not os.environ.get("TI_FIX_CHROMIUM") and not any(map(shutil.which, CHROMIUM)):
+        return
+    for release in GRADIO:
+        reason = _reason_against(release)
+        if reason:
+            print(f"The pages are not tested under Gradio {release}: {reason}", flush=True)
+
+
+def _reason_against(release: str) -> str:
+    try:
+        prepare_gradio(release)
+    except CannotStart as reason:
+        return str(reason)
+    return ""
+
+
 def check_python(version: tuple[int, int]) -> None:
     """Whether this Python can make the environment.
 
@@ -138,9 +208,10 @@ def check_python(version: tuple[int, int]) -> None:
         raise CannotStart(f"This Python comes without its venv module: install it ({hint}) and start again.")
 
 
-def python_path() -> Path:
-    """The Python inside `.venv`."""
-    return VENV / "Scripts" / "python.exe" if os.name == "nt" else VENV / "bin" / "python"
+def python_path(environment: Path | None = None) -> Path:
+    """The Python inside `.venv`, or inside another environment."""
+    folder = VENV if environment is None else environment
+    return folder / "Scripts" / "python.exe" if os.name == "nt" else folder / "bin" / "python"
 
 
 def stamp() -> str:
@@ -186,10 +257,11 @@ def _watch(command: list[str]) -> None:
         raise CannotStart(explain("".join(lines)))
 
 
-def _run(module: str, *arguments: str) -> int:
+def _run(module: str, *arguments: str, python: Path | None = None) -> int:
     """Run a Python module of the environment in the project's folder; no model hub is asked for anything."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
-    return subprocess.call([str(python_path()), "-m", module, *arguments], cwd=str(ROOT), env=environment)
+    command = [str(python or python_path()), "-m", module, *arguments]
+    return subprocess.call(command, cwd=str(ROOT), env=environment)
 
 
 def _read(path: Path) -> str:
@@ -199,7 +271,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-COMMANDS = {"demo": demo, "test": test, "check-host": check_host}
+COMMANDS = {"demo": demo, "ui": ui, "test": test, "check-host": check_host}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

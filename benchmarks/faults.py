@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -215,6 +216,44 @@ def gradient_lost_in_half_precision(where: Path, on: Any) -> bool:
     return len(steps) == 3 and all(min(step.gradients.values()) > 0 for step in steps)
 
 
+def vae_that_overflows(where: Path, on: Any) -> bool:
+    """A VAE that leaves the range of half precision in its first layer: the pictures are encoded all the same."""
+    del on
+    folder(where)
+    broken = parts_of_small(load("sdxl"))
+    with torch.no_grad():
+        first = broken.vae.encoder.conv_in.weight
+        first.mul_(6e4 / first.abs().max())
+    broken.vae.half()
+    config = settings(where, steps=2, validate_every=0)
+    events = list(train(config, StandaloneModel(broken), gather(config)))
+    codes = {event.finding.code for event in events if isinstance(event, FindingEvent)}
+    return "vae-precision" in codes and isinstance(events[-1], DoneEvent)
+
+
+class Distilled(Changed):
+    """Answers with the end of the model's own path through the noise, which is what distillation teaches."""
+
+    def predict(self, noisy: Any, timesteps: Any, conditioning: Any) -> Any:
+        if torch.is_grad_enabled():
+            return self._inner.predict(noisy, timesteps, conditioning)
+        alphas = self._inner.schedule.alphas_cumprod
+        here = alphas[timesteps][:, None, None, None]
+        way, latents = [(timesteps * share).long() for share in (1, 0.75, 0.5, 0.25, 0)], noisy
+        for now, then in pairwise(way):
+            signal, next_signal = alphas[now][:, None, None, None], alphas[then][:, None, None, None]
+            noise = self._inner.predict(latents, now, conditioning)
+            clean = (latents - (1 - signal).sqrt() * noise) / signal.sqrt()
+            latents = next_signal.sqrt() * clean + (1 - next_signal).sqrt() * noise
+        return (noisy - here.sqrt() * clean) / (1 - here).sqrt()
+
+
+def distilled_checkpoint(where: Path, on: Any) -> bool:
+    folder(where)
+    codes, said, end = told(settings(where, steps=2, validate_every=0, self_test=False), Distilled(on))
+    return "distilled-checkpoint" in codes and "by its answers" in said and end is not None
+
+
 def killed_process(where: Path, on: Any) -> bool:
     """The run goes on from its last state."""
     folder(where)
@@ -248,6 +287,8 @@ FAULTS: tuple[Fault, ...] = (
     attention_with_a_wrong_gradient,
     gradient_lost_in_half_precision,
     killed_process,
+    vae_that_overflows,
+    distilled_checkpoint,
 )
 
 

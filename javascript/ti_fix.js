@@ -1,12 +1,19 @@
-// Loaded by the WebUI into its page. Only what Python cannot do: rows and filter buttons of the Files page are plain
-// HTML, and a press on one is handed to Gradio through one hidden button. Ids of elements begin with "ti_fix_".
+// Loaded by the WebUI into its page. Only what Python cannot do: what a page draws as HTML sends a command through the
+// page's hidden text box and button (ti_fix_PAGE_send), and a page that comes into sight says so (ti_fix_PAGE_opened),
+// so that it finds a running job again. Ids of elements begin with "ti_fix_".
 (function () {
     "use strict";
 
     let lastCommand = "";
 
     const root = () => (typeof gradioApp === "function" ? gradioApp() : document);
-    const find = (id) => root().querySelector("#ti_fix_files_" + id);
+    const find = (id) => root().querySelector("#ti_fix_" + id);
+
+    /** The name of the page that an element stands in: "files", "train" … */
+    function pageOf(element) {
+        const page = element.closest('[id^="ti_fix_"][id$="_page"]');
+        return page ? page.id.slice("ti_fix_".length, -"_page".length) : "";
+    }
 
     function press(id) {
         const found = find(id);
@@ -14,22 +21,22 @@
         if (button) button.click();
     }
 
-    function send(command) {
+    function send(page, command) {
         lastCommand = command;
         window.tiFixCommand = command;
-        if (!command.startsWith("open:")) find("table").querySelector(".rows")?.scrollTo(0, 0);
-        press("send");
+        if (page === "files" && !command.startsWith("open:")) find("files_table").querySelector(".rows")?.scrollTo(0, 0);
+        press(page + "_send");
     }
 
     /** Marks the chosen row; the list itself is not drawn anew, so it keeps its scroll position. */
     function choose(command) {
-        for (const row of find("table").querySelectorAll("tr[data-ti-fix]")) {
+        for (const row of find("files_table").querySelectorAll("tr[data-ti-fix]")) {
             const chosen = row.dataset.tiFix === command;
             row.classList.toggle("chosen", chosen);
             row.querySelector("button").setAttribute("aria-pressed", String(chosen));
         }
-        const side = find("side");
-        if (side && side.offsetTop > find("left").offsetTop + 40) {  // a narrow window: the details are below
+        const side = find("files_side");
+        if (side && side.offsetTop > find("files_left").offsetTop + 40) {  // a narrow window: the details are below
             window.setTimeout(() => side.scrollIntoView({behavior: "smooth", block: "start"}), 250);
         }
     }
@@ -68,38 +75,90 @@
         if (tiFixCopy !== undefined) copy(pressed, tiFixCopy);
         else if (tiFixAdd !== undefined) addToPrompt(pressed, tiFixAdd);
         else {
-            if (tiFix.startsWith("open:")) choose(tiFix);
-            send(tiFix);
+            const page = pageOf(pressed);
+            if (page === "files" && tiFix.startsWith("open:")) choose(tiFix);
+            send(page, tiFix);
         }
     });
 
-    /** What was drawn anew gets its scroll position back, and a pressed button the keyboard's place. */
+    document.addEventListener("change", (event) => {  // a text that is edited in place
+        const edited = event.target instanceof Element && event.target.closest("#ti_fix_root [data-ti-fix-edit]");
+        if (edited) send(pageOf(edited), edited.dataset.tiFixEdit + ":" + edited.value);
+    });
+
+    const SCROLLED = [".rows", ".strip", ".noticed ul", ".album"];
+
+    /** What was drawn anew gets its scroll position and its open folds back, a pressed button the keyboard's place. */
     function keepPlace(page) {
-        let top = 0;
+        const places = new Map();
+        const folds = new Map();
         page.addEventListener("scroll", (event) => {
-            if (event.target.matches(".rows")) top = event.target.scrollTop;
+            const kind = SCROLLED.find((each) => event.target.matches?.(each));
+            if (kind) places.set(kind, [event.target.scrollLeft, event.target.scrollTop]);
+        }, true);
+        page.addEventListener("click", (event) => {
+            const fold = event.target.closest?.("summary")?.parentElement;
+            if (fold) folds.set(fold.className, !fold.open);
         }, true);
         new MutationObserver((changes) => {
-            const drawn = changes.some((change) => [...change.addedNodes].some((node) => node.matches?.(".rows")));
-            if (drawn) page.querySelector(".rows").scrollTop = top;
+            for (const node of changes.flatMap((change) => [...change.addedNodes])) {
+                if (!(node instanceof Element)) continue;
+                for (const [kind, [left, top]] of places) {
+                    const again = node.matches(kind) ? node : node.querySelector(kind);
+                    if (again) again.scrollTo(left, top);
+                }
+                for (const fold of node.querySelectorAll("details")) {
+                    if (folds.has(fold.className)) fold.open = folds.get(fold.className);
+                }
+            }
             if (!lastCommand || document.activeElement !== document.body) return;
             const again = page.querySelector('button[data-ti-fix="' + CSS.escape(lastCommand) + '"]');
             if (again) again.focus({preventScroll: true});
         }).observe(page, {childList: true, subtree: true});
     }
 
-    /** The folders are read when the page comes into sight, so that starting the WebUI costs nothing. */
+    /** Folders are read and running jobs found when a page comes into sight, so that starting the WebUI costs nothing. */
     function watchPage(page) {
+        const name = pageOf(page);
         new IntersectionObserver((changes) => {
-            if (changes.some((change) => change.isIntersecting)) press("opened");
+            if (changes.some((change) => change.isIntersecting)) press(name + "_opened");
         }).observe(page);
         keepPlace(page);
     }
 
-    const waiting = window.setInterval(() => {
-        const page = find("page");
-        if (!page) return;
-        window.clearInterval(waiting);
-        watchPage(page);
+    const BADGE = "position:absolute;top:6px;left:6px;z-index:2;padding:1px 7px;border-radius:999px;font-size:11px;" +
+        "line-height:1.5;color:#fff;background:rgba(20,20,28,.78);pointer-events:none";
+    let badgesAsked = 0;
+
+    /** What each embedding is made for, as a badge on its card among the extra networks; told by the API. */
+    async function badgeCards() {
+        const cards = [...root().querySelectorAll('[id*="_textual_inversion_cards"] .card:not([data-ti-fix-badge])')];
+        if (!cards.length || document.hidden || Date.now() - badgesAsked < 5000) return;
+        badgesAsked = Date.now();
+        const answer = await fetch("ti_fix/v1/files").catch(() => null);
+        if (!answer || !answer.ok) return;
+        const words = new Map();
+        for (const file of (await answer.json()).files) {
+            const word = file.verdict === "reject" ? "✕" : {sd15: "SD1.5", sdxl: "SDXL", sd2: "SD2"}[file.made_for];
+            for (const name of [file.trigger, ...file.aliases]) if (word) words.set(name, word);
+        }
+        for (const card of cards) {
+            card.dataset.tiFixBadge = words.get(card.dataset.name) || "";
+            if (!card.dataset.tiFixBadge) continue;
+            const badge = document.createElement("span");
+            badge.style.cssText = BADGE;
+            badge.textContent = card.dataset.tiFixBadge;
+            card.append(badge);
+        }
+    }
+
+    const watched = new Set();
+    window.setInterval(() => {  // pages are drawn when their tab is first opened, and anew after a reload
+        for (const page of root().querySelectorAll('#ti_fix_root [id^="ti_fix_"][id$="_page"]')) {
+            if (watched.has(page)) continue;
+            watched.add(page);
+            watchPage(page);
+        }
+        badgeCards();
     }, 300);
 })();

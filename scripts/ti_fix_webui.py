@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "ti_fix"
+CACHE = PACKAGE.parent / "cache"
+"""What was learned of checkpoints; may be deleted at any time."""
 
 
 def files() -> list[tuple[str, int, int]]:
@@ -26,7 +28,7 @@ def is_busy() -> bool:
     """Whether the WebUI generates, or a job of the extension's page runs."""
     state = getattr(sys.modules.get("modules.shared"), "state", None)
     desk = getattr(sys.modules.get("ti_fix.ui.desk"), "_desk", None)
-    return bool(getattr(state, "job_count", 0) or getattr(state, "job", "") or (desk and desk.working.state.active))
+    return bool(getattr(state, "job_count", 0) or getattr(state, "job", "") or (desk and desk.busy))
 
 
 def drop_outdated() -> bool:
@@ -48,20 +50,22 @@ if drop_outdated():
     import ti_fix
 
     ti_fix.imported_files = files()  # type: ignore[attr-defined]
-    from modules import script_callbacks
+    from modules import script_callbacks, scripts
 
-    from ti_fix import ui
+    from ti_fix import api, ui
     from ti_fix.align import CHECKS, AtLoad, named_rows
+    from ti_fix.convert import FastHalf
     from ti_fix.embedding import SDXL
+    from ti_fix.hosts.model_hook import Watch
     from ti_fix.hosts.webui import TiFixScript, install
+    from ti_fix.hosts.xyz_axis import add_axis
     from ti_fix.repair.fit import fill_missing_half
     from ti_fix.ui import settings
 
-    host = install(
-        complete=lambda embedding, vocabulary: fill_missing_half(embedding, SDXL, vocabulary)[0],
-        judge=AtLoad(CHECKS),
-        name=named_rows,
-    )
+    half = FastHalf(CACHE, lambda embedding, words: fill_missing_half(embedding, SDXL, words)[0])
+    host = install(half, tell=api.tell, watch=Watch(judge=AtLoad(CHECKS), name=named_rows))
+    script_callbacks.on_before_ui(lambda: add_axis(scripts.scripts_data, host.embedding_names))
+    script_callbacks.on_script_unloaded(api.clear)
     script_callbacks.on_ui_settings(lambda: settings.register(host))
     script_callbacks.on_ui_tabs(lambda: ui.build(host))
     script_callbacks.on_app_started(lambda _, app: ui.mount_api(app, host))

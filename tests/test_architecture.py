@@ -21,14 +21,27 @@ SOURCES = sorted(
 LONGEST_FILE = 400
 
 NOUNS = frozenset(
-    {"__init__", "embedding", "errors", "ldm_keys", "options", "prompt", "prompt_syntax", "protocols"}
-    | {"text_model", "tokenizer"}
+    {
+        "__init__",
+        "additions",
+        "embedding",
+        "errors",
+        "ldm_keys",
+        "options",
+        "phrases",
+        "prompt",
+        "prompt_syntax",
+        "protocols",
+        "text_model",
+        "tokenizer",
+    }
 )
 FEATURES = frozenset({"align", "convert", "evaluate", "export", "heatmap", "repair", "train"})
 MAY_USE = {
     **dict.fromkeys(NOUNS, NOUNS),
     "formats": NOUNS | {"formats"},
     **{feature: NOUNS | {"formats", feature} for feature in FEATURES},
+    "api": NOUNS | {"api", "formats", "repair"},
     "jobs": NOUNS | {"jobs"},
     "hosts": NOUNS | {"hosts"},
     "small": NOUNS | {"formats", "small"},
@@ -42,7 +55,7 @@ EXCEPTIONS = dict.fromkeys(("hosts/load_hook.py", "hosts/bundle_hook.py"), froze
 """Files that may import more than their part, as docs/architecture.md says."""
 
 CORE_PACKAGES = frozenset({"PIL", "numpy", "safetensors", "torch"})
-HOST_FILES = r"hosts/(a1111|forge|webui|load_hook)\.py"
+HOST_FILES = r"hosts/(a1111|a1111_model|forge|forge_model|load_hook|maps_script|pictures|training_host|webui)\.py"
 ONLY_IN = {
     "backend": HOST_FILES,
     "ldm_patched": HOST_FILES,
@@ -53,6 +66,7 @@ ONLY_IN = {
     "diffusers": r"(hosts/standalone|small)\b.*",
     "transformers": r"(hosts/standalone|small)\b.*",
     "resvg_py": r"small/training/pictures\.py",
+    "matplotlib": r"evaluate/plots\.py",
     "open_clip": r"evaluate/features\.py",
     "onnx": r"export\b.*",
     "onnxruntime": r"export\b.*",
@@ -60,9 +74,9 @@ ONLY_IN = {
 """Package of others -> the files that may import it, as a pattern."""
 
 MAY_PRINT = ("cli",)
-MAY_CATCH_ALL = r"(cli|ui|jobs)\b.*|hosts/load_hook\.py|formats/unpickle\.py"
-PICKS_MODULES = ("formats/picture_pixels.py", "cli/__init__.py")
-"""Files that import by a name from a table: Pillow's optional decoders, the command that is called."""
+MAY_CATCH_ALL = r"(api|cli|ui|jobs)\b.*|hosts/load_hook\.py|formats/unpickle\.py"
+PICKS_MODULES = ("formats/picture_pixels.py", "ui/pages.py", "cli/__init__.py")
+"""Files that import by a name from a table: Pillow's optional decoders, the pages that there are, the command called."""
 
 KNOWN_METHODS = ("find_class", "persistent_load")
 """Methods that the standard library documents and we override."""

@@ -77,6 +77,7 @@ def commands(monkeypatch):
     commands = Commands({})
     monkeypatch.setattr(run, "_run", commands)
     monkeypatch.setattr(run, "prepare", lambda: None)
+    monkeypatch.setattr(run, "prepare_browser_tests", lambda: None)
     return commands
 
 
@@ -204,12 +205,9 @@ def test_the_demo_passes_its_arguments_on(commands):
     assert run.main(["demo", "--out", "x"]) == 3
 
 
-def test_the_check_of_a_webui_needs_no_environment(monkeypatch):
-    calls = []
-    monkeypatch.setattr(run, "prepare", lambda: pytest.fail("it would install packages"))
-    monkeypatch.setattr(run.subprocess, "call", lambda command, **_: calls.append(command) or 7)
-    assert run.main(["check-host", "/webui", "--", "--lowvram"]) == 7
-    assert calls == [[sys.executable, "-m", "tests.hosts.check_host", "/webui", "--", "--lowvram"]]
+def test_the_check_of_a_webui_passes_its_arguments_on(commands):
+    commands.codes = {"tests.hosts.check_host --webui /webui -- --lowvram": 7}
+    assert run.main(["check-host", "--webui", "/webui", "--", "--lowvram"]) == 7
 
 
 @pytest.mark.parametrize("argv", [["tset"], ["--version"]])
@@ -274,3 +272,60 @@ def test_the_wheel_holds_the_data(tmp_path):
         names = archive.namelist()
     assert {"ti_fix/py.typed", "ti_fix/data/bpe_simple_vocab_16e6.txt.gz"} <= set(names)
     assert all(name.startswith(("ti_fix/", "ti_fix-")) for name in names)
+
+
+@pytest.fixture
+def layered(installed, monkeypatch, tmp_path):
+    """An environment with packages, to which one with Gradio is added; site-packages are told by name."""
+    monkeypatch.setattr(run.subprocess, "check_output", lambda command, **_: f"{command[0]}-packages\n")
+    run.prepare()
+    for folder in ("main", "gradio"):
+        (tmp_path / folder).mkdir()
+    return installed
+
+
+def test_gradio_gets_an_environment_of_its_own_that_shares_the_packages(layered, monkeypatch, place):
+    written = {}
+    monkeypatch.setattr(run.Path, "write_text", lambda path, text, **_: written.update({path.name: text}))
+    python = run.prepare_gradio("3.41.2")
+    assert python == run.python_path(place / ".venv-gradio-3.41.2")
+    assert layered == ["venv", "pip", "venv", "pip"]
+    assert written["zz_ti_fix.pth"] == f"{run.python_path()}-packages\n"
+
+
+def test_gradio_is_installed_once_and_again_when_its_list_changes(layered, monkeypatch, place):
+    folder = run.gradio_folder("3.41.2")
+    run.python_path(folder).parent.mkdir(parents=True)
+    run.python_path(folder).touch()
+    (folder.parent / f"{run.python_path(folder)}-packages").mkdir()
+    run.prepare_gradio("3.41.2")
+    run.prepare_gradio("3.41.2")
+    assert layered == ["venv", "pip", "venv", "pip"]
+    monkeypatch.setitem(run.GRADIO, "3.41.2", ("gradio==3.41.3",))
+    run.prepare_gradio("3.41.2")
+    assert layered == ["venv", "pip", "venv", "pip", "venv", "pip"]
+
+
+def test_without_a_chromium_no_environment_is_made_for_the_browser_tests(monkeypatch):
+    monkeypatch.setattr(run.shutil, "which", lambda _: None)
+    monkeypatch.delenv("TI_FIX_CHROMIUM", raising=False)
+    monkeypatch.setattr(run, "prepare_gradio", lambda _: pytest.fail("it would install packages"))
+    run.prepare_browser_tests()
+
+
+def test_a_gradio_that_cannot_be_installed_is_told_and_the_tests_go_on(monkeypatch, capsys):
+    def refuse(_):
+        raise run.CannotStart("No network")
+
+    monkeypatch.setenv("TI_FIX_CHROMIUM", "/usr/bin/chromium")
+    monkeypatch.setattr(run, "prepare_gradio", refuse)
+    run.prepare_browser_tests()
+    assert capsys.readouterr().out.count("No network") == len(run.GRADIO)
+
+
+def test_ui_runs_in_the_environment_with_gradio(commands, monkeypatch):
+    pythons = []
+    monkeypatch.setattr(run, "prepare_gradio", Path)
+    monkeypatch.setattr(run, "_run", lambda *words, python: pythons.append((words, python)) or 0)
+    assert run.main(["ui", "--port", "1"]) == 0
+    assert pythons == [(("ti_fix", "ui", "--port", "1"), Path(run.PAGES_GRADIO))]

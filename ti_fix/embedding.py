@@ -6,6 +6,7 @@ pad ids from the tokenizer files published with the models (CLIP-L pads with ``<
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -85,7 +86,17 @@ SD3 = Family(name="sd3", title="SD3", encoders=(CLIP_L, CLIP_G, T5_XXL))
 FLUX = Family(name="flux", title="Flux", encoders=(CLIP_L, T5_XXL))
 
 FAMILIES: Mapping[str, Family] = MappingProxyType({f.name: f for f in (SD15, SD2, SDXL, SDXL_REFINER, SD3, FLUX)})
+_OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {"sd1": "sd15", "sd20": "sd2", "sd21": "sd2", "sdxl1": "sdxl", "sdxl10": "sdxl", "refiner": "sdxl-refiner"}
+)
 _BY_KEYS: Mapping[frozenset[str], Family] = {f.keys: f for f in FAMILIES.values()}
+
+
+def family_name(text: str) -> str:
+    """The name of a family however it is written (``SD1.5``, ``SD XL``, ``sd 2.1``); other texts as they are."""
+    plain = re.sub("[^a-z0-9]", "", text.lower())
+    names = {re.sub("[^a-z0-9]", "", name): name for name in FAMILIES}
+    return names.get(plain) or _OTHER_NAMES.get(plain, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -110,6 +110,21 @@ class DiffusionModel(Protocol):
         """The UNet's raw output, of the shape of `noisy` (batch, 4, height / 8, width / 8)."""
 
 
+class Described(Protocol):
+    """What a `DiffusionModel` may have besides: read only where it is there."""
+
+    @property
+    def described(self) -> Sequence[str]:
+        """What is written about the checkpoint: file name, title, merge recipe, kind of scheduler."""
+
+
+class WidensImages(Protocol):
+    """What a `DiffusionModel` may have besides: asked only where `encode_images` answers with NaN."""
+
+    def encode_images_in(self, pixels: Tensor, precision: str) -> Tensor:
+        """`encode_images` with the VAE in ``bfloat16`` or ``float32`` for this call, as it was afterwards."""
+
+
 class Host(Protocol):
     """The program that holds the model: a WebUI, or the standalone one."""
 

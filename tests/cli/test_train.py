@@ -35,7 +35,7 @@ def arguments(tmp_path, monkeypatch):
     (tmp_path / "pics").mkdir()
     for i in range(2):
         image(i).save(tmp_path / "pics" / f"{i}.png")
-    monkeypatch.setattr(command, "_host", lambda _: (StandaloneHost(model()), command._same, command._same))
+    monkeypatch.setattr(command, "open_host", lambda _: StandaloneHost(model()))
     words = "--resolution 64 --steps 2 --batch-size 1 --warmup 0 --no-self-test --validate-every 2".split()
     words += "--validation-timesteps 1 --start-text red --preview-every 2 --preview-steps 1".split()
     folders = ["--name", TRIGGER, "--folders", str(tmp_path / "pics"), "--out", str(tmp_path / "out")]
@@ -54,7 +54,7 @@ def test_every_setting_is_an_argument(name):
     if isinstance(default, bool):
         words, expected = [f"--no-{flag[2:]}" if default else flag], not default
     elif isinstance(default, tuple):
-        words, expected = [flag, "1", "0.5"], (1.0, 0.5) if default else ("1", "0.5")
+        words, expected = [flag, "1", "0.5"], (1.0, 0.5) if default[:1] == (1.0,) else ("1", "0.5")
     elif about.choices:
         words, expected = [flag, about.choices[-1]], about.choices[-1]
     else:
@@ -100,7 +100,7 @@ def test_wrong_config_files_say_what_is_wrong(tmp_path, text, message):
         ({"name": ""}, "Name is empty"),
         ({"vectors": 76}, "1 to 75"),
         ({"steps": 0}, "steps"),
-        ({"optimiser": "sgd"}, "adamw, direction, prodigy"),
+        ({"optimiser": "sgd"}, "adamw, direction, prodigy, adafactor"),
         ({"schedule": "cosine", "learning_rate": "0.1:5, 0.2"}, "constant schedule only"),
         ({"zero_snr": "on", "prediction": "epsilon"}, "needs v_prediction"),
         ({"optimiser": "direction", "norm_prior": 1.0}, "does nothing"),
@@ -164,8 +164,8 @@ def test_curves_go_to_tensorboard_where_it_is(arguments, monkeypatch):
 def test_check_looks_and_does_not_train(arguments, tmp_path, capsys):
     assert command.run(parse(*arguments, "--check")) == 0
     said = capsys.readouterr().err
-    assert "Highest rate" in said and "Ready to train" in said
-    assert not list(tmp_path.rglob("*.safetensors"))
+    assert "Loading the model" in said and "Highest rate" in said and "Ready to train" in said
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["pics"]
 
 
 def test_tuned_settings_are_told_and_trained_with(arguments, monkeypatch, capsys):
@@ -184,17 +184,18 @@ def test_tuned_settings_are_told_and_trained_with(arguments, monkeypatch, capsys
 
 def test_a_missing_model_says_so():
     with pytest.raises(WrongUse, match="does not exist"):
-        command._host(parse())
+        command.open_host(parse())
     with pytest.raises(WrongUse, match="no small model 'nothing'"):
-        command._host(argparse.Namespace(model="small:nothing", device="cpu", precision="float32"))
+        command.open_host(argparse.Namespace(model="small:nothing", device="cpu", precision="float32"))
 
 
 def test_a_model_with_a_broken_text_encoder_is_not_trained_on(arguments, tmp_path, capsys, monkeypatch):
     broken = StandaloneModel(tiny_sdxl("epsilon"))
     with torch.no_grad():
         broken.vocabulary().tables["clip_g"][2368, 1] = float("nan")
-    monkeypatch.setattr(command, "_host", lambda _: (StandaloneHost(broken), command._same, command._same))
-    with pytest.raises(WrongUse, match="row 2368 is not finite"):
-        command.run(parse(*arguments))
-    assert "error: OpenCLIP bigG: row 2368" in capsys.readouterr().err
+    monkeypatch.setattr(command, "open_host", lambda _: StandaloneHost(broken))
+    for more in ([], ["--check"]):
+        with pytest.raises(WrongUse, match="row 2368 is not finite"):
+            command.run(parse(*arguments, *more))
+        assert "error: OpenCLIP bigG: row 2368" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.safetensors"))

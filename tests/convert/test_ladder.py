@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from ti_fix.convert.confidence import CERTAIN, WORTHLESS, calibrate, isotonic
+from ti_fix.convert.confidence import CERTAIN, WORTHLESS, Calibration, calibrate, isotonic
 from ti_fix.convert.ladder import METHODS, climb
-from ti_fix.convert.linear import LinearMap, fit
+from ti_fix.convert.linear import LeftOut, LinearMap, Moments, fit
 from ti_fix.convert.sparse import decompose
-from ti_fix.convert.tables import TablePair
+from ti_fix.convert.tables import Index, TablePair
 from ti_fix.embedding import Vocabulary
 from ti_fix.errors import TiFixError, WrongUse
 
@@ -39,6 +40,15 @@ def pair() -> TablePair:
 @functools.cache
 def mapping() -> LinearMap:
     return fit(pair(), held_out=300)
+
+
+@functools.cache
+def calibration() -> Calibration:
+    return calibrate(pair(), left_out(), asked=600)
+
+
+def left_out() -> LeftOut:
+    return LeftOut.of(mapping(), Moments.of(pair()))
 
 
 def cosine(one: Tensor, other: Tensor) -> float:
@@ -70,14 +80,23 @@ def test_sums_of_words_come_back_exactly(count: int) -> None:
     weights = torch.randn(count, generator=random)
     (found,) = decompose((weights @ pair().source[words])[None], pair())
     assert sorted(found.words.tolist()) == sorted(words.tolist())
-    assert cosine(found.over(pair().target), weights @ pair().target[words]) >= 0.999
+    assert cosine(found.of(pair().target[found.words]), weights @ pair().target[words]) >= 0.999
+
+
+def test_noise_is_given_up_early_and_a_sum_is_not() -> None:
+    random = torch.Generator().manual_seed(4)
+    words = torch.randperm(WORDS - 2, generator=random)[:12]
+    vectors = torch.stack([pair().source[words].sum(0), torch.randn(768, generator=random)])
+    found, given_up = decompose(vectors, pair(), only_exact=True)
+    assert found.exact and sorted(found.words.tolist()) == sorted(words.tolist())
+    assert not given_up.exact and len(given_up.words) < 8
 
 
 @pytest.mark.parametrize("multiple", [0.5, 1.0, 10.0, 40.0])
 def test_a_word_of_any_length_is_the_word(multiple: float) -> None:
     (rung,) = climb(pair().source[7:8] * multiple, pair(), mapping())
     torch.testing.assert_close(rung.vector, pair().target[7] * multiple)
-    assert (rung.method, rung.words, rung.evidence) == ("vocabulary", (int(pair().ids[7]),), None)
+    assert (rung.method, rung.words, rung.certain) == ("vocabulary", (int(pair().ids[7]),), True)
 
 
 def test_half_precision_does_not_hide_a_word_or_a_sum() -> None:
@@ -115,7 +134,7 @@ def test_on_held_out_words_the_map_beats_the_nearest_word_and_zero() -> None:
 def test_zero_rows_stay_zero() -> None:
     (rung,) = climb(torch.zeros(1, 768), pair(), mapping())
     assert not rung.vector.any()
-    assert calibrate(pair(), held_out=300).of(rung) == WORTHLESS
+    assert calibration().of(rung) == WORTHLESS
 
 
 def test_an_unknown_method_is_named() -> None:
@@ -139,6 +158,17 @@ def test_the_words_of_a_real_checkpoint_are_not_copied() -> None:
     assert len(words.ids) == 49406
 
 
+def test_the_index_finds_the_nearest_words_that_a_full_search_finds() -> None:
+    words = pair()
+    axes = torch.linalg.eigh(Moments.of(words).covariance)[1][:, -64:].float()
+    indexed = replace(words, index=Index(axes=axes, short=words.meanings(words.source) @ axes))
+    vectors = words.source[100:140] * 3 + 0.05 * torch.randn(40, 768, generator=torch.Generator().manual_seed(2))
+    likeness, found = indexed.near(vectors, 1)
+    expected, truth = words.near(vectors, 1)
+    assert torch.equal(found, truth) and found[:, 0].tolist() == list(range(100, 140))
+    torch.testing.assert_close(likeness, expected)
+
+
 def test_fillers_and_special_tokens_are_no_words() -> None:
     tables = {"clip_l": torch.randn(49408, 4), "clip_g": torch.randn(49408, 6)}
     trained = torch.zeros(49408, dtype=torch.bool)
@@ -160,34 +190,51 @@ def test_isotonic_against_a_hand_calculation() -> None:
     )
 
 
-def test_confidence_tells_good_conversions_from_bad() -> None:
-    calibration = calibrate(pair(), held_out=400)
-    assert calibration.of(climb(pair().source[:1], pair(), mapping())[0]) == CERTAIN
+def test_what_the_map_does_without_a_word_is_what_a_map_fitted_without_it_does() -> None:
+    words = pair().take(torch.arange(900))
+    whole = fit(words, held_out=100)
+    moments = Moments.of(words)
+    guess = LeftOut.of(whole, moments).map(words.source[:3], words.source[:3], words.target[:3])
+    for i in range(3):
+        rest = words.take(torch.tensor([j for j in range(900) if j != i]))
+        source, target = rest.source - whole.source_mean, rest.target - whole.target_mean
+        damping = whole.penalty * moments.covariance.diagonal().mean() * torch.eye(768).double()
+        weight = torch.linalg.solve((source.T @ source).double() + damping, (source.T @ target).double()).float()
+        expected = (words.source[i] - whole.source_mean) @ weight + whole.target_mean
+        torch.testing.assert_close(guess[i], expected, rtol=5e-3, atol=2e-3)
+
+
+def judged_words(noise: float) -> tuple[Tensor, Tensor]:
+    """Expected and true cosines of words that neither map nor calibration have seen, with noise of up to so much."""
     fitted, judged = pair().split(300, 9)
     learned = fit(fitted)
-    noise = torch.randn(300, 768, generator=torch.Generator().manual_seed(8))
-    level = torch.linspace(0, 2, 300)[:, None]
-    vectors = judged.source + level * 0.37 * noise / torch.linalg.vector_norm(noise, dim=1, keepdim=True)
-    rungs = climb(vectors, fitted, learned, "linear")
+    left_out = LeftOut.of(learned, Moments.of(fitted))
+    calibrated = calibrate(fitted, left_out, asked=600)
+    added = torch.randn(300, 768, generator=torch.Generator().manual_seed(8))
+    level = torch.linspace(0, noise, 300)[:, None] * 0.37
+    vectors = judged.source + level * added / torch.linalg.vector_norm(added, dim=1, keepdim=True)
+    rungs = climb(vectors, fitted, learned, "linear", worth=calibrated.worth)
     truth = torch.cosine_similarity(
         torch.stack([r.vector for r in rungs]) - learned.target_mean, judged.target - learned.target_mean, dim=1
     )
-    expected = torch.tensor([calibration.of(r).expected for r in rungs])
-    assert rank_correlation(expected, truth) > 0.7
+    told = [calibrated.of(rung) for rung in rungs]
+    if not noise:
+        inside = sum(c.low <= t <= c.high for c, t in zip(told, truth.tolist(), strict=True))
+        assert 0.65 <= inside / 300 <= 0.95
+    return torch.tensor([c.expected for c in told]), truth
+
+
+def test_confidence_tells_good_conversions_from_bad() -> None:
+    assert calibration().of(climb(pair().source[:1], pair(), mapping())[0]) == CERTAIN
+    assert rank_correlation(*judged_words(noise=2.0)) > 0.7
+
+
+def test_four_of_five_unseen_words_fall_into_the_interval() -> None:
+    expected, truth = judged_words(noise=0.0)
+    assert float(expected.mean()) == pytest.approx(float(truth.mean()), abs=0.03)
 
 
 def rank_correlation(one: Tensor, other: Tensor) -> float:
     """Spearman's, with ties given their order."""
     ranks = [x.argsort().argsort().float() for x in (one, other)]
     return float(torch.corrcoef(torch.stack(ranks))[0, 1])
-
-
-def test_four_of_five_held_out_words_fall_into_the_interval() -> None:
-    calibration = calibrate(pair(), held_out=400, seed=1)
-    fitted, judged = pair().split(300, 2)
-    learned = fit(fitted)
-    rungs = climb(judged.source, fitted, learned, "linear")
-    guess = torch.stack([r.vector for r in rungs]) - learned.target_mean
-    truth = torch.cosine_similarity(guess, judged.target - learned.target_mean, dim=1).tolist()
-    inside = sum(c.low <= t <= c.high for t, r in zip(truth, rungs, strict=True) if (c := calibration.of(r)))
-    assert 0.65 <= inside / len(truth) <= 0.95

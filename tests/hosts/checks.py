@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.hosts import page_check
 from tests.hosts import sample_files as files
-from tests.hosts.webui_process import Failed, Installation, Picture, Webui
+from tests.hosts.case_checks import HIRES, CaseCheck
+from tests.hosts.host_cases import Name
+from tests.hosts.table import Faults, Table
+from tests.hosts.webui_client import Failed, Picture
+from tests.hosts.webui_process import Installation, Webui
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
 
 CONTROLS = ("a cat", "a dog, (red:1.3), [blue]", "a house BREAK a tree", "a [cat:dog:0.5] AND a castle", "")
-HIRES = {
-    "enable_hr": True,
-    "hr_scale": 1.5,
-    "hr_upscaler": "Latent",
-    "denoising_strength": 0.7,
-    "hr_additional_modules": ["Use same choices"],
-}
 ROUNDING = 0.05
 """Mean grey levels; another word in the prompt changes 5 and more, an embedding 9 and more."""
 
@@ -37,37 +37,6 @@ torch.save({"clip_l": make(768, .37), "clip_g": make(1280, .58)}, sys.argv[1])
 """
 
 
-class Faults(list[str]):
-    """What is wrong with one thing that is checked."""
-
-    def unless(self, right: bool, fault: str) -> None:
-        """Note a fault, unless all is right."""
-        if not right:
-            self.append(fault)
-
-
-@dataclass
-class Table:
-    """What was checked: (what, whether it is right, note)."""
-
-    rows: list[tuple[str, bool, str]] = field(default_factory=list)
-
-    def add(self, what: str, right: bool, note: str = "") -> None:
-        """One more row, shown at once."""
-        self.rows.append((what, right, note))
-        print(f"{'ok  ' if right else 'FAIL'} {what}{'  | ' + note if note else ''}", flush=True)  # noqa: T201
-
-    @contextlib.contextmanager
-    def row(self, what: str) -> Iterator[Faults]:
-        """A row that fails with the faults that are noted, or with the WebUI's error."""
-        faults = Faults()
-        try:
-            yield faults
-        except Failed as error:
-            faults.append(str(error)[:300])
-        self.add(what, not faults, "; ".join(faults))
-
-
 @dataclass
 class Check:
     """One run over one installation.
@@ -79,6 +48,7 @@ class Check:
         plain: (family, prompt) -> picture without ti_fix.
         noise: mean grey levels by which the WebUI's own pictures differ after its model was loaded anew; CPUs round
             differently where data lie differently in memory.
+        versions: what the WebUI says of itself.
     """
 
     what: Installation
@@ -87,10 +57,44 @@ class Check:
     table: Table = field(default_factory=Table)
     plain: dict[tuple[str, str], Picture] = field(default_factory=dict)
     noise: float = 0.0
+    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
         return self.data / "embeddings"
+
+    def contract(self) -> None:
+        """What ti_fix relies on inside the WebUI, tried in it by an extension of the tests (see `seams`)."""
+        out = self.data / "seams.json"
+        environment = {"TI_FIX_SEAMS": str(out), "TI_FIX_SEAMS_FILE": str(HERE / "seams.py")}
+        what = replace(self.what, extensions=(*self.what.extensions, HERE / "seam_probe"), environment=environment)
+        with Webui(what, self.data / "contract", self.models["sdxl"], None) as webui:
+            self.versions = webui.versions()
+            webui.picture("one dog")
+        for statement, why in json.loads(out.read_text(encoding="utf-8")).items():
+            self.table.add(f"contract: {statement}", not why, why)
+
+    def cases(self, names: Sequence[Name]) -> CaseCheck:
+        """The public reports, in a start of their own; the folder is empty at first."""
+        data = self.data / "cases"
+        files.lora(data / "models" / "Lora" / "cklora.safetensors", self.what.models / self.models["sdxl"])
+        with Webui(self.what, data, self.models["sdxl"], ROOT) as webui:
+            self.versions = webui.versions()
+            cases = CaseCheck(webui, data / "embeddings", names, self.table, self.models, lora=True)
+            cases.run()
+        return cases
+
+    def page(self, shots: Path) -> None:
+        """The Files page in a browser."""
+        data = self.data / "page"
+        shots.mkdir(parents=True, exist_ok=True)
+        page_check.put(data / "embeddings", data / "models" / "Lora")
+        with (
+            Webui(self.what, data, self.models["sdxl"], ROOT) as webui,
+            page_check.opened(webui.url) as page,
+        ):
+            self.versions = webui.versions()
+            page_check.PageCheck(page, data / "embeddings", shots, self.table).run()
 
     def without(self) -> None:
         """How the WebUI draws by itself: with healthy files only, so that all other triggers are plain text."""
@@ -119,7 +123,7 @@ class Check:
             self.lists(webui)
             self.bundled(webui)
             self.changes(webui)
-            self.page(webui)
+            self.settings_page(webui)
             self.switches(webui)
             self.other_model(webui)
             self.aftermath(webui)
@@ -210,7 +214,7 @@ class Check:
         time.sleep(1)  # ti_fix looks at a folder at most every few hundredths of a second
         return webui.picture(prompt)
 
-    def page(self, webui: Webui) -> None:
+    def settings_page(self, webui: Webui) -> None:
         """The settings page, and pictures after "Reload UI"."""
         with self.table.row("the settings page has the section") as faults:
             have = webui.components()
@@ -229,7 +233,7 @@ class Check:
         webui.options(ti_fix_enabled=False)
         with self.table.row("switched off and on in one run: prompts without a trigger are pixel-identical") as faults:
             for prompt in CONTROLS:
-                faults.unless(webui.picture(prompt).pixels == on[prompt].pixels, repr(prompt))
+                faults.unless(webui.picture(prompt).equals(on[prompt]), repr(prompt))
         with self.table.row("switched off: broken files are plain text again, healthy ones work") as faults:
             for prompt in ("a ckhealthy", "a ckrenamed", "a cksd15"):
                 faults.unless(self._as_plain(webui.picture(prompt), prompt), repr(prompt))

@@ -40,7 +40,9 @@ def start(tmp_path, monkeypatch) -> Start:
     def begin(kind: str, *, hooked: bool = True) -> tuple[standin.StandIn, Any]:
         webui = standin.StandIn(kind, tmp_path / "webui")
         module = standin.install(webui, monkeypatch)
-        host = module.install(first_rows, AtLoad(QUICK), named_rows) if hooked else None
+        from ti_fix.hosts.model_hook import Watch
+
+        host = module.install(first_rows, watch=Watch(judge=AtLoad(QUICK), name=named_rows)) if hooked else None
         return webui, host
 
     return begin

@@ -274,3 +274,11 @@ class HostContract:
         with pytest.raises(KeyError, match="from the work"):
             host.run(fail)
         assert host.run(lambda: 1) == 1
+
+
+if __name__ == "__main__":
+    import sys
+
+    from tests.hosts.check_host import main
+
+    sys.exit(main(["--parts", "contract", *sys.argv[1:]]))

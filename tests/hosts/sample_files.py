@@ -8,6 +8,7 @@ import random
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 Block = list[list[float]]
 NORMS = {768: 0.37, 1280: 0.58, 1024: 0.4}
@@ -121,11 +122,34 @@ def bundle(path: Path) -> None:
     write(path, {f"bundle_emb.ckbundled.{key}": values for key, values in tensors.items()})
 
 
-def family_of(checkpoint: Path) -> str | None:
-    """``sdxl`` or ``sd15`` by the names in a checkpoint's header, None for anything else."""
+LORA_LAYER = "middle_block.1.transformer_blocks.0.attn2.to_k"
+
+
+def lora(path: Path, checkpoint: Path) -> None:
+    """A LoRA of rank 4 on one layer that every SDXL checkpoint has, in that checkpoint's own sizes."""
+    outputs, inputs = header(checkpoint)[f"model.diffusion_model.{LORA_LAYER}.weight"]["shape"]
+    name = "lora_unet_" + LORA_LAYER.replace(".", "_")
+    draw = random.Random("lora")
+    rows = {"lora_down": (4, inputs, inputs**-0.5), "lora_up": (outputs, 4, 1.0)}
+    tensors = {
+        f"{name}.{part}.weight": [[draw.gauss(0, scale) for _ in range(width)] for _ in range(count)]
+        for part, (count, width, scale) in rows.items()
+    }
+    write(path, tensors)  # type: ignore[arg-type]
+
+
+def header(checkpoint: Path) -> dict[str, Any]:
+    """The header of a safetensors file: name -> dtype and shape; empty where it is none."""
     with checkpoint.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
-        names = stream.read(length) if length < 50_000_000 else b""
-    if b"conditioner.embedders.1." in names and b"conditioner.embedders.0." in names:
-        return "sdxl"
-    return "sd15" if b"cond_stage_model.transformer." in names else None
+        text = stream.read(length) if length < 50_000_000 else b"{}"
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def family_of(checkpoint: Path) -> str | None:
+    """``sdxl`` or ``sd15`` by the names in a checkpoint's header, None for anything else."""
+    names = list(header(checkpoint))
+    if any(name.startswith("conditioner.embedders.1.") for name in names):
+        return "sdxl" if any(name.startswith("conditioner.embedders.0.") for name in names) else None
+    return "sd15" if any(name.startswith("cond_stage_model.transformer.") for name in names) else None

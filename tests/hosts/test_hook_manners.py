@@ -83,7 +83,9 @@ def test_hooking_twice_is_hooking_once_and_unloading_gives_everything_back(start
     modules = [m for m in webui.modules.values() if hasattr(m, "EmbeddingDatabase")]
 
     from ti_fix.hosts import webui as adapter
+    from ti_fix.hosts.model_hook import Watch
 
+    watch = Watch(judge=AtLoad(CHECKS), name=named_rows)
     readers = adapter.kind_of_host().readers
 
     def functions():
@@ -94,10 +96,10 @@ def test_hooking_twice_is_hooking_once_and_unloading_gives_everything_back(start
         )
 
     before = functions()
-    adapter.install(lambda e, v: e, AtLoad(CHECKS), named_rows)
+    adapter.install(lambda e, v: e, watch=watch)
     hooked = functions()
     assert not set(hooked) & set(before)
-    adapter.install(lambda e, v: e, AtLoad(CHECKS), named_rows)
+    adapter.install(lambda e, v: e, watch=watch)
     assert functions() == hooked
     for unloaded in webui.callbacks["on_script_unloaded"]:
         unloaded()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
+import pytest
 import torch
 
 from ti_fix.embedding import Embedding, Vocabulary
@@ -34,6 +38,34 @@ def test_it_is_made_once_for_each_set_of_weights():
     assert dict(vec.items())["clip_g"].unique().tolist() == [2]
     assert [v.unique().tolist() for v in vec.values()] == [[1], [2]]
     assert vec.get("clip_h") is None
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        dict,
+        lambda vec: {**vec},
+        lambda vec: vec.copy(),
+        copy.copy,
+        copy.deepcopy,
+        lambda vec: pickle.loads(pickle.dumps(vec)),
+        lambda vec: vec | {},
+        lambda vec: {} | vec,
+        lambda vec: dict(vec.items()),
+        lambda vec: dict(zip(vec, vec.values(), strict=True)),
+        lambda vec: {key: vec.get(key) for key in vec},
+        lambda vec: dict.fromkeys(()) or [d := {}, d.update(vec)][0],
+    ],
+)
+def test_however_it_is_read_the_half_is_there(read):
+    made = read(completed([], [("model", TABLES)]))
+    assert {key: block.unique().tolist() for key, block in made.items()} == {"clip_l": [1], "clip_g": [1]}
+
+
+def test_torch_saves_what_was_made(tmp_path):
+    torch.save(completed([], [("model", TABLES)]), tmp_path / "vec.pt")
+    saved = torch.load(tmp_path / "vec.pt", weights_only=True)
+    assert saved["clip_g"].unique().tolist() == [1]
 
 
 def test_without_a_model_it_waits():

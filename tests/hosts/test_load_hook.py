@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import save_file
 
 from tests.hosts import sample_files as files
-from ti_fix.align import AtLoad, named_rows
 
 SAMPLES = {sample.trigger: sample for sample in files.samples()}
 
@@ -75,7 +74,7 @@ def test_a_healthy_file_reaches_the_hosts_own_function_and_is_its_own_object(sta
             module.create_embedding_from_data = spy
     from ti_fix.hosts import webui as adapter
 
-    adapter.install(lambda e, v: e, AtLoad(()), named_rows)
+    adapter.install(lambda e, v: e)
     webui.switch("sdxl")
     data, where, made = seen[-1]
     path = webui.folder / "ckhealthy.safetensors"
@@ -96,7 +95,7 @@ def test_prompts_without_a_trigger_are_the_same_with_and_without(start, kind):
     before = {p: webui.generate(p) for p in prompts}
     from ti_fix.hosts import webui as adapter
 
-    adapter.install(lambda e, v: e, AtLoad(()), named_rows)
+    adapter.install(lambda e, v: e)
     put(webui, *SAMPLES)
     webui.switch("sdxl")
     assert {p: webui.generate(p) for p in prompts} == before

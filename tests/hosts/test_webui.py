@@ -77,6 +77,22 @@ def test_exposed_is_reachable_without_a_password(start, given, exposed):
     assert host.exposed() is exposed
 
 
+@pytest.mark.parametrize(
+    ("given", "exposed"),
+    [
+        ({}, False),
+        ({"listen": True}, True),
+        ({"share": True, "api_auth": "me:secret"}, True),
+        ({"listen": True, "gradio_auth": "me:secret"}, False),
+        ({"listen": True, "gradio_auth_path": "/auth"}, False),
+    ],
+)
+def test_a_password_for_the_api_does_not_close_the_page(start, given, exposed):
+    webui, host = start("a1111")
+    commands(webui, **given)
+    assert host.page_exposed() is exposed
+
+
 def test_credentials_come_from_all_three_places(start, tmp_path):
     webui, host = start("a1111")
     assert host.api_credentials() == []
@@ -204,9 +220,19 @@ def test_the_script_mounts_the_api_on_each_new_app(bare, package):
         mount(None, app)
         mount(None, app)
         paths = [route.path for route in app.routes if route.path.startswith("/ti_fix")]
-        assert sorted(paths) == [
-            f"/ti_fix/v1/{each}" for each in ("files", "inspect", "model", "refresh", "repair", "tokens")
-        ]
+        wanted = ("convert", "evaluate", "files", "inspect", "model", "refresh", "repair", "source", "tokens")
+        assert {f"/ti_fix/v1/{each}" for each in wanted} <= set(paths)
+        methods = [(route.path, *route.methods) for route in app.routes if route.path.startswith("/ti_fix")]
+        assert len(methods) == len(set(methods)), "mounted once"
+
+
+def test_what_other_extensions_added_goes_when_scripts_are_unloaded(bare, package):
+    execute(package)
+    api = sys.modules["ti_fix.api"]
+    api.add_listener(print)
+    for unloaded in bare.callbacks["on_script_unloaded"]:
+        unloaded()
+    assert not api.LISTENERS
 
 
 def test_a_reload_of_the_page_keeps_the_package(bare, package):

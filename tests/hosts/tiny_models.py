@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -173,4 +175,30 @@ def sd15_pipeline(parts: Parts) -> Any:
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Small:
+    """What `ti_fix.small.load` gives, as far as writing needs it."""
+
+    family: str
+    unet: Any
+    vae: Any
+    text_encoders: Mapping[str, Any]
+    tokenizers: Mapping[str, Any]
+    scheduler: Mapping[str, Any]
+
+
+@cache
+def small(name: str) -> Small:
+    parts = tiny_sdxl() if name.startswith("sdxl") else tiny_sd15()
+    other = {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True} if name.endswith("-v") else {}
+    return Small(
+        family=parts.family.name,
+        unet=parts.unet,
+        vae=parts.vae,
+        text_encoders=parts.text_encoders,
+        tokenizers={key: clip_tokenizer(key) for key in parts.text_encoders},
+        scheduler={**parts.scheduler_config, **other},
     )

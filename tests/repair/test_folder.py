@@ -81,6 +81,14 @@ def test_looks_take_little_of_the_time(tmp_path, monkeypatch):
     assert len(looks) == 2
 
 
+def test_two_healthy_files_of_one_name_are_left_to_the_host_with_a_line(tmp_path):
+    one, other = xl(tmp_path / "ckstyle.safetensors"), xl(tmp_path / "deep" / "CKstyle.safetensors")
+    plan = EmbeddingFolder(tmp_path).plan(SDXL, POLICY)
+    assert [plan[key(path)].action for path in (one, other)] == ["pass", "pass"]
+    assert not plan[key(one)].line
+    assert "ckstyle.safetensors has the same trigger 'CKstyle'" in plan[key(other)].line
+
+
 def test_of_one_name_the_healthy_file_wins_whatever_its_place(tmp_path):
     healthy = xl(tmp_path / "deep" / "deeper" / "ckstyle.safetensors")
     old = save(tmp_path / "CKstyle.safetensors", emb_params=(1, 768))

@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from diffusers import DiffusionPipeline, StableDiffusionPipeline, StableDiffusio
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from tests.hosts.tiny_models import clip_tokenizer, tiny_sd15, tiny_sdxl
+from tests.hosts.tiny_models import Small, small
 from tests.small import test_expand
 from ti_fix.embedding import SD15, SDXL
 from ti_fix.errors import TiFixError, UnreadableFile, WrongUse
@@ -29,32 +28,6 @@ from ti_fix.small.host_yaml import webui_config
 from ti_fix.small.write_checkpoint import _write_webui_files, checkpoint_weights, write_demo_model
 
 ASK = ImageRequest(prompt="a (red:1.2) tower", width=64, height=64, steps=4, cfg_scale=4.0, seed=3)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Small:
-    """What `ti_fix.small.load` gives, as far as writing needs it."""
-
-    family: str
-    unet: Any
-    vae: Any
-    text_encoders: Mapping[str, Any]
-    tokenizers: Mapping[str, Any]
-    scheduler: Mapping[str, Any]
-
-
-@cache
-def small(name: str) -> Small:
-    parts = tiny_sdxl() if name.startswith("sdxl") else tiny_sd15()
-    other = {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True} if name.endswith("-v") else {}
-    return Small(
-        family=parts.family.name,
-        unet=parts.unet,
-        vae=parts.vae,
-        text_encoders=parts.text_encoders,
-        tokenizers={key: clip_tokenizer(key) for key in parts.text_encoders},
-        scheduler={**parts.scheduler_config, **other},
-    )
 
 
 @cache

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from ti_fix.train.optimise import AdamW, Direction, Prodigy, clip
+from ti_fix.train.optimise import Adafactor, AdamW, Direction, Prodigy, clip
 
 
 def gradients(steps=30, shape=(3, 8)):
@@ -25,6 +25,21 @@ def test_adamw_is_torchs(decay):
         theirs.grad = gradient.clone()
         reference.step()
     torch.testing.assert_close(ours["clip_l"], theirs.detach(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adafactor_is_torchs(rows, decay):
+    """torch multiplies the rate by the vectors' own size unless `eps` says that this is never below 1."""
+    start = 0.1 * torch.randn(rows, 8, generator=torch.Generator().manual_seed(1))
+    ours, theirs = {"clip_l": start.clone()}, torch.nn.Parameter(start.clone())
+    update = Adafactor({"clip_l": decay})
+    reference = torch.optim.Adafactor([theirs], lr=0.01, weight_decay=decay, eps=(None, 1.0))
+    for gradient in gradients(shape=(rows, 8)):
+        update.update(ours, {"clip_l": gradient}, {"clip_l": 0.01})
+        theirs.grad = gradient.clone()
+        reference.step()
+    torch.testing.assert_close(ours["clip_l"], theirs.detach(), rtol=1e-4, atol=1e-6)
 
 
 def test_each_encoder_has_its_own_rate_and_decay():

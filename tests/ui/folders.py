@@ -18,7 +18,9 @@ class StandIn:
         self.lora_folders = list(loras)
         self.used, self.credentials, self.is_exposed = used, list(credentials), exposed
         self.model = SDXL
+        self.words = None
         self.refreshed = 0
+        self.trainer = None
         self.text, self.seen = None, None
 
     def family(self):
@@ -36,6 +38,9 @@ class StandIn:
     def environment(self):
         return [("torch", torch.__version__)]
 
+    def vocabulary(self):
+        return self.words
+
     def refresh_embeddings(self):
         self.refreshed += 1
 
@@ -48,7 +53,25 @@ class StandIn:
     def interrupted(self):
         return False
 
+    def picture_size(self):
+        return 64
+
+    def training_host(self):
+        return self.trainer
+
+    def fit(self, embedding):
+        return embedding
+
+    publish = fit
+    clip_folders = ()
+
+    def judge(self):
+        return None
+
     def exposed(self):
+        return self.is_exposed
+
+    def page_exposed(self):
         return self.is_exposed
 
     def api_credentials(self):

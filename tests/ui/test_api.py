@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import base64
+import io
 import logging
+import zipfile
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
@@ -231,6 +234,16 @@ def test_mounting_again_adds_nothing(app, host):
 def test_it_is_described(client):
     paths = client.get("/openapi.json").json()["paths"]
     assert {path for path in paths if path.startswith("/ti_fix")} == {
-        f"/ti_fix/v1/{name}" for name in ("files", "inspect", "repair", "refresh")
+        f"/ti_fix/v1/{name}" for name in ("convert", "files", "inspect", "repair", "refresh", "source")
     }
     assert all(about["summary"] for each in paths.values() for about in each.values())
+
+
+def test_the_source_is_handed_out_as_it_runs(client, host):
+    host.credentials = [("me", "secret")]
+    answer = client.get("/ti_fix/v1/source")
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        names = set(archive.namelist())
+        assert archive.read("ti_fix/ti_fix/ui/api.py") == Path(api.__file__).read_bytes()
+    assert {"ti_fix/LICENSE", "ti_fix/scripts/ti_fix_webui.py", "ti_fix/run.py"} <= names
+    assert not [name for name in names if name.endswith((".pyc", ".safetensors"))]

@@ -11,8 +11,9 @@ from ti_fix.formats.export import FORMS
 from ti_fix.ui import desk as desk_module
 from ti_fix.ui import files_handlers as handlers
 from ti_fix.ui.desk import Desk
-from ti_fix.ui.files_handlers import FAULT, Shown
+from ti_fix.ui.files_handlers import Shown
 from ti_fix.ui.files_table import View
+from ti_fix.ui.guard import FAULT
 
 
 @pytest.fixture
@@ -179,6 +180,17 @@ def test_a_window_that_comes_later_sees_the_job_and_its_outcome(desk, monkeypatc
     page = last(handlers.opened(desk, View(), ""))
     assert "1 embedding repaired" in page["status"]
     assert last(handlers.opened(desk, page["view"], ""))["status"] == ""
+
+
+@pytest.mark.parametrize("handler", [handlers.repair_chosen, handlers.repair_shown, handlers.extract_lora])
+def test_an_open_page_changes_nothing_and_says_why(desk, host, root, handler):
+    last(handlers.find_loras(desk, View(), ""))
+    host.is_exposed = True
+    before = contents(root)
+    more = [desk.carriers[0]] if handler is handlers.extract_lora else []
+    page = last(handler(desk, chosen(desk, "swapped-xq"), "", *more))
+    assert "--gradio-auth" in page["status"]
+    assert contents(root) == before
 
 
 def test_two_jobs_at_a_time_are_refused(desk):

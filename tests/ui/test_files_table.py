@@ -116,6 +116,15 @@ def test_what_a_prompt_must_contain(entries):
     assert told["broken-xq"] == told["long-xq"] == ""
 
 
+def test_a_name_inside_a_file_that_is_an_ordinary_word_is_no_trigger(tmp_path):
+    """Prompts hold such words; the WebUI is given the file under its stem (see `repair.on_load`)."""
+    left, right = vectors(2)
+    save(tmp_path / "learned_embeds.safetensors", {"<toy>": left})
+    save(tmp_path / "learned_embeds_2.safetensors", {"<toy>": right})
+    [entry] = Library(StandIn(tmp_path)).refreshed()
+    assert (entry.trigger, prompt_text(entry)) == ("toy", "learned_embeds")
+
+
 def test_details_show_findings_and_lengths(entries):
     drawn = Tags(details(named(entries, "broken-xq")))
     assert "NaN" in drawn.text

@@ -14,7 +14,7 @@ from ti_fix.align.selftest import FAULTS, healthy_model
 from ti_fix.ui import desk as desks
 from ti_fix.ui import model_handlers, model_report, mount_api
 from ti_fix.ui.desk import Desk
-from ti_fix.ui.words import LIGHTS, TEXTS
+from ti_fix.ui.model_words import LIGHTS, TEXTS
 
 
 @pytest.fixture

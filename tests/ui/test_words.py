@@ -17,7 +17,22 @@ def test_every_text_of_the_page_is_translated_and_nothing_else():
     assert all(re.search("[\u4e00-\u9fff]", text) or text == "/" for text in translated.values())
 
 
-@pytest.mark.parametrize("name", ["files.py", "files_table.py", "files_details.py", "model.py", "tab.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "convert.py",
+        "convert_table.py",
+        "files.py",
+        "files_table.py",
+        "files_details.py",
+        "form_view.py",
+        "model.py",
+        "progress.py",
+        "tab.py",
+        "train.py",
+        "train_view.py",
+    ],
+)
 def test_no_text_of_a_control_is_written_elsewhere(name):
     source = (ROOT / "ti_fix" / "ui" / name).read_text(encoding="utf-8")
     controls = re.findall(r'(?:Button|Accordion|Tab|Dropdown|Textbox)\(\s*(?:label=|placeholder=)?"([^"]+)"', source)

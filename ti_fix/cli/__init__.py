@@ -16,7 +16,9 @@ from importlib import import_module
 from ti_fix import __version__
 from ti_fix.errors import TiFixError
 
-COMMANDS = ("inspect", "repair", "convert", "train", "align", "tokens", "demo", "demo-model")
+COMMANDS = (
+    "inspect", "repair", "convert", "train", "evaluate", "heatmap", "align", "tokens", "demo", "demo-model", "ui"
+)  # fmt: skip
 """Each is a module of this folder; only the one that is called is imported, as PyTorch takes seconds."""
 
 
@@ -30,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 when it could do all that was asked, 2 for wrong use, 1 for what a command's own help says.
     """
     try:
-        given = list(sys.argv[1:] if argv is None else argv)
-        arguments = _parser(given[:1]).parse_args(given)
+        asked = list(sys.argv[1:] if argv is None else argv)
+        arguments = _parser(asked[:1]).parse_args(asked)
         return int(arguments.run(arguments))
     except SystemExit as stop:  # argparse has said what was wrong, or printed help
         return int(stop.code or 0)

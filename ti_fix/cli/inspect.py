@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ti_fix.cli.output import existing, print_json, print_object, show
-from ti_fix.embedding import FAMILIES
+from ti_fix.embedding import FAMILIES, family_name
 from ti_fix.repair import Judged, scan
 
 __all__ = ["existing", "print_json", "print_object", "print_table", "show", "summary"]
@@ -34,7 +34,14 @@ def register(commands: Any) -> None:
 def add_input(parser: argparse.ArgumentParser) -> None:
     """The arguments that `inspect` and `repair` share."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a file, or a folder (searched with its sub-folders)")
-    parser.add_argument("--for", dest="family", choices=list(FAMILIES), default="sdxl", help="kind of model (sdxl)")
+    parser.add_argument(
+        "--for",
+        dest="family",
+        type=family_name,
+        choices=list(FAMILIES),
+        default="sdxl",
+        help="kind of model (sdxl); SD1.5 and the like are understood too",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON list, one object per embedding")
 
 

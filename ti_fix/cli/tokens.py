@@ -32,10 +32,18 @@ def register(commands: Any) -> None:
         "--model", metavar="MODEL", help="whose tokenizers and extra rows (default: the published ones)"
     )
     parser.add_argument("--embeddings", nargs="+", default=[], metavar="PATH", help="files or folders of embeddings")
-    parser.add_argument("--for", dest="family", choices=("sdxl", "sd15"), default="sdxl", help="without --model (sdxl)")
+    parser.add_argument(
+        "--for", dest="family", type=_family, choices=("sdxl", "sd15"), default="sdxl", help="without --model (sdxl)"
+    )
     parser.add_argument("--steps", type=int, default=20, metavar="N", help="for [from:to:when] and [a|b] (20)")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     parser.set_defaults(run=run)
+
+
+def _family(text: str) -> str:
+    from ti_fix.embedding import family_name
+
+    return family_name(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,32 +7,32 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
-from ti_fix.cli.training_log import Log
+from ti_fix.cli.settings import add_settings, given
+from ti_fix.cli.standalone import add_model_arguments, open_host, widths_of
 from ti_fix.embedding import Finding
-from ti_fix.errors import WrongUse
-from ti_fix.options import options
 from ti_fix.train import (
     CheckpointEvent,
     DoneEvent,
     Event,
     FindingEvent,
+    Log,
     PrepareEvent,
-    PreviewEvent,
     StepEvent,
     TrainConfig,
     TunedEvent,
     ValidationEvent,
     gather,
+    look,
     train,
     tune,
 )
 from ti_fix.train.config import from_mapping, read_config
 from ti_fix.train.distributed import join
+from ti_fix.train.events import as_json
 
 _EXAMPLE = """examples:
   ti-fix train --model sdxl.safetensors --name mycat --folders photos --start-text cat --out embeddings
@@ -54,40 +54,14 @@ def register(commands: Any) -> None:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--model", required=True, metavar="PATH", help="a checkpoint, a diffusers folder, or small:sdxl, small:sd15 …"
-    )
+    add_model_arguments(parser)
     parser.add_argument("--config", metavar="FILE", help="settings in a TOML or JSON file")
-    parser.add_argument(
-        "--precision", choices=("float32", "float16", "bfloat16"), default="float32", help="of the model"
-    )
-    parser.add_argument(
-        "--device", default="auto", help="where the model runs: auto (a GPU if there is one), cpu, cuda"
-    )
     parser.add_argument("--json-events", action="store_true", help="one JSON object for each event, on standard output")
     parser.add_argument("--tensorboard", metavar="FOLDER", help="also write curves for TensorBoard there")
     parser.add_argument("--tune", action="store_true", help="first find rate and start by short runs, then train")
     parser.add_argument("--check", action="store_true", help="look at settings and pictures only, do not train")
-    add_settings(parser.add_argument_group("settings"))
+    add_settings(parser.add_argument_group("settings"), TrainConfig)
     parser.set_defaults(run=run)
-
-
-def add_settings(group: Any) -> None:
-    """An argument for each setting; what is not given is absent."""
-    types = get_type_hints(TrainConfig)
-    for field, about in options(TrainConfig):
-        default = " ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-        shown = f"{about.help} (default: {default})" if default != "" else about.help
-        how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": shown.replace("%", "%%"), "dest": field.name}
-        kind = types[field.name]
-        if kind is bool:
-            how["action"] = argparse.BooleanOptionalAction
-        elif get_args(kind):
-            how.update(type=get_args(kind)[0], nargs="+", metavar=field.name.upper())
-        else:
-            how.update(type=kind, choices=about.choices)
-            how |= {} if about.choices else {"metavar": field.name.upper()}
-        group.add_argument(f"--{field.name.replace('_', '-')}", **how)
 
 
 def settings(arguments: argparse.Namespace) -> TrainConfig:
@@ -97,8 +71,7 @@ def settings(arguments: argparse.Namespace) -> TrainConfig:
         WrongUse: a file that cannot be read, or a setting that does not exist.
     """
     from_file = read_config(Path(arguments.config)) if arguments.config else {}
-    given = {field.name: getattr(arguments, field.name) for field, _ in options(TrainConfig) if field.name in arguments}
-    return from_mapping({**from_file, **given}, where=arguments.config or "the arguments")
+    return from_mapping({**from_file, **given(arguments, TrainConfig)}, where=arguments.config or "the arguments")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -106,23 +79,26 @@ def run(arguments: argparse.Namespace) -> int:
     config = settings(arguments)
     data = gather(config)
     group = join()
-    host, fit, publish = _host(arguments)
+    show("Loading the model")
+    host, widths = open_host(arguments), widths_of(arguments.model)
+
+    def judge() -> list[Finding]:
+        return _wrong_with(host.model())
+
     if arguments.check:
-        config = replace(config, steps=1)
-    elif arguments.tune:
+        return _check(look(config, host.model(), data, fit=widths.fit, judge=judge))
+    if arguments.tune:
         config = _tuned(config, host.model(), data)
     events = train(
         config,
         host.model(),
         data,
-        stop=_stop_on_signal(),
+        stop=stop_on_signal(),
         generate=host.generate,
-        fit=fit,
-        publish=publish,
-        look=lambda: _wrong_with(host.model()),
+        fit=widths.fit,
+        publish=widths.publish,
+        judge=judge,
     )
-    if arguments.check:
-        return _check(events)
     if group.rank != 0:
         for _ in events:
             pass
@@ -157,49 +133,7 @@ def _tuned(config: TrainConfig, model: Any, data: Any) -> TrainConfig:
     return config
 
 
-def _device(asked: str) -> str:
-    """The device to run on.
-
-    Raises:
-        WrongUse: CUDA is asked for and there is none.
-    """
-    import torch
-
-    has_cuda = torch.cuda.is_available()
-    if asked.startswith("cuda") and not has_cuda:
-        raise WrongUse("there is no CUDA device that PyTorch can use here; leave --device out to train on the CPU.")
-    return ("cuda" if has_cuda else "cpu") if asked == "auto" else asked
-
-
-def _host(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
-    """The standalone host with the model, and how its embeddings go from files and into them."""
-    import torch
-
-    from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel, load_checkpoint, load_folder, parts_of_small
-
-    where: dict[str, Any] = {"device": _device(arguments.device), "dtype": getattr(torch, arguments.precision)}
-    path = Path(arguments.model)
-    if arguments.model.startswith("small:"):
-        from ti_fix.small import load
-        from ti_fix.small.expand import fold, unfold
-
-        name = arguments.model.removeprefix("small:")
-        try:
-            parts = parts_of_small(load(name))
-        except KeyError as error:
-            raise WrongUse(f"{error.args[0]}.") from None
-        return StandaloneHost(StandaloneModel(parts), fit=fold), fold, unfold
-    if not path.exists():
-        raise WrongUse(f"{path} does not exist; give a checkpoint or a diffusers folder (--model).")
-    parts = load_folder(path, **where) if path.is_dir() else load_checkpoint(path, **where)
-    return StandaloneHost(StandaloneModel(parts)), _same, _same
-
-
-def _same(embedding: Any) -> Any:
-    return embedding
-
-
-def _stop_on_signal() -> Any:
+def stop_on_signal() -> Any:
     """A stop that Ctrl-C presses once; a second one ends the program at once."""
     pressed: list[int] = []
 
@@ -219,14 +153,10 @@ def show(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _check(events: Iterator[Event]) -> int:
-    """Show the findings before the first step."""
+def _check(events: Iterable[Event]) -> int:
+    """Show what is found before the first step."""
     for event in events:
-        if isinstance(event, StepEvent):
-            break
-        if isinstance(event, FindingEvent):
-            _tell(event)
-    events.close()  # type: ignore[attr-defined]
+        _tell(event)
     show("Ready to train.")
     return 0
 
@@ -261,16 +191,3 @@ def _bar(event: StepEvent | PrepareEvent) -> None:
     print(
         f"\r[{'#' * filled}{'.' * (_WIDTH - filled)}] {done}/{total}  {text}    ", end="", file=sys.stderr, flush=True
     )
-
-
-def as_json(event: Event) -> dict[str, Any]:
-    """An event as plain values; pictures and vectors stay out."""
-    kind = type(event).__name__.removesuffix("Event").lower()
-    if isinstance(event, PreviewEvent):
-        return {"event": kind, "step": event.step, "prompt": event.prompt}
-    if isinstance(event, DoneEvent):
-        path = None if event.path is None else str(event.path)
-        return {"event": kind, "step": event.step, "reason": event.reason, "best_step": event.best_step, "path": path}
-    if isinstance(event, CheckpointEvent):
-        return {"event": kind, "step": event.step, "kind": event.kind, "path": str(event.path)}
-    return {"event": kind, **asdict(event)}

@@ -1,9 +1,11 @@
 """What a conversion's score is worth: calibrated on words whose other half is known.
 
-Words are held out, converted as they are and blurred by growing noise (trained vectors lie off the words, and noise has
-no meaning that could carry over), and compared with the truth. A quadratic regression makes one score of the evidence;
-the expected cosine as a function of the score is then the isotonic regression (Barlow et al. 1972) of those outcomes,
-and the interval is where four fifths of them fell.
+Each word is converted by the map as it would be had the word not been there, as it is and blurred by growing noise
+(trained vectors lie off the words, and noise has no meaning that could carry over), and compared with the truth; and
+blurred once more with the word there, as a vector may have moved away from a word that is known. A
+regression makes one score of the evidence; the expected cosine as a function of the score is then the isotonic
+regression (Barlow et al. 1972) of outcomes that the regression has not seen, and the interval is where four fifths of
+them fell.
 """
 
 from __future__ import annotations
@@ -14,14 +16,25 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ti_fix.convert.ladder import Rung, climb
-from ti_fix.convert.linear import fit
-from ti_fix.convert.tables import TablePair
+from ti_fix.convert.evidence import Around, evidence_of
+from ti_fix.convert.ladder import TOGETHER, Rung
+from ti_fix.convert.linear import LeftOut
+from ti_fix.convert.tables import TablePair, parted
 
-HELD_OUT = 1000
-"""Words that calibrate; of a small vocabulary a fifth."""
+ASKED = 4000
+"""Words at most that calibrate."""
+
+FEWEST = 1000
+"""Trials at least: words of a small dictionary are asked again, with other noise."""
 
 MOST_NOISE = 3.0
+"""Length of the strongest noise, in lengths of a word."""
+
+BLURRED = 2
+"""Every so-manieth word is blurred."""
+
+NOBODY = -1
+"""No word is left out."""
 
 WINDOW = 60
 """Outcomes around a score from which its interval is read."""
@@ -53,12 +66,16 @@ class Calibration:
     """Outcomes of held-out words, by score.
 
     Attributes:
+        worth: (words,) of the map for each word of the dictionary.
+        scale: (2, evidence) mean and spread of the evidence.
         weights: of the regression that makes one score of the evidence's `_terms`.
-        scores: (words,) ascending.
-        outcomes: (words,) the true cosine of each.
-        expected: (words,) the isotonic fit through them.
+        scores: (n,) ascending.
+        outcomes: (n,) the true cosine of each.
+        expected: (n,) the isotonic fit through them.
     """
 
+    worth: Tensor
+    scale: Tensor
     weights: Tensor
     scores: Tensor
     outcomes: Tensor
@@ -66,9 +83,11 @@ class Calibration:
 
     def of(self, rung: Rung) -> Confidence:
         """The confidence of one conversion; beyond the scores that were seen, that of the nearest."""
+        if rung.certain:
+            return CERTAIN
         if rung.evidence is None:
-            return CERTAIN if bool(rung.vector.any()) else WORTHLESS
-        score = (_terms(torch.tensor([rung.evidence])) @ self.weights)[0]
+            return WORTHLESS
+        score = (_terms(torch.tensor([rung.evidence]), self.scale) @ self.weights)[0]
         place = int(torch.searchsorted(self.scores, score).clamp(0, len(self.scores) - 1))
         start = max(0, min(place - WINDOW // 2, len(self.scores) - WINDOW))
         around = self.outcomes[start : start + WINDOW]
@@ -77,49 +96,74 @@ class Calibration:
         return Confidence(expected=expected, low=min(low, expected), high=max(high, expected))
 
 
-def calibrate(pair: TablePair, *, held_out: int = HELD_OUT, seed: int = 1) -> Calibration:
-    """Hold words out, convert them by the map, compare.
+def calibrate(pair: TablePair, left_out: LeftOut, *, asked: int = ASKED, seed: int = 1) -> Calibration:
+    """Convert words as if they were unknown, compare.
 
     Args:
         pair: the words of both tables.
-        held_out: how many to hold out; a fifth of all at most.
+        left_out: the map without each of them.
+        asked: how many words to ask.
         seed: of the choice.
     """
-    fitted, judged = pair.split(max(2, min(held_out, len(pair.ids) // 5)), seed)
-    mapping = fit(fitted, seed=seed)
-    rungs = climb(torch.cat([judged.source, _blurred(judged, seed)]), fitted, mapping, "linear")
-    guess = torch.stack([r.vector for r in rungs]) - mapping.target_mean
-    truth = (judged.target - mapping.target_mean).repeat(2, 1)
-    outcomes = torch.cosine_similarity(truth, guess, dim=1)
-    terms = _terms(torch.tensor([r.evidence for r in rungs]))
-    weights = _regression(terms, outcomes)
-    scores, order = (terms @ weights).sort()
+    worth = left_out.worth(pair)
+    words, _ = parted(len(pair.ids), min(asked, len(pair.ids)), seed)
+    words = words.repeat(max(1, FEWEST // len(words)))
+    evidence, outcomes = _tried(words, pair, left_out, worth, seed)
+    scale = torch.stack([evidence.mean(0), evidence.std(0).clamp(min=1e-6)])
+    terms = _terms(evidence, scale)
+    first = torch.arange(len(outcomes)) % 2 == 0  # what calibrates was not in the regression, and the other way round
+    scores = torch.empty(len(outcomes))
+    for half in (first, ~first):
+        scores[half] = terms[half] @ _regression(terms[~half], outcomes[~half])
+    scores, order = scores.sort()
     outcomes = outcomes[order]
-    return Calibration(weights=weights, scores=scores, outcomes=outcomes, expected=isotonic(outcomes))
+    return Calibration(
+        worth=worth,
+        scale=scale,
+        weights=_regression(terms, outcomes[order.argsort()]),
+        scores=scores,
+        outcomes=outcomes,
+        expected=isotonic(outcomes),
+    )
 
 
-def _terms(evidence: Tensor) -> Tensor:
-    """Constant, evidence and its products: (n, evidence) -> (n, terms)."""
-    count = evidence.shape[1]
-    first, second = torch.triu_indices(count, count)
-    return torch.cat([torch.ones(len(evidence), 1), evidence, evidence[:, first] * evidence[:, second]], dim=1)
+def _tried(words: Tensor, pair: TablePair, left_out: LeftOut, worth: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Evidence (n, evidence) and outcome (n,) of unknown words, of some of them blurred, and of blurred known ones."""
+    blurred, near = words[::BLURRED], words[1::BLURRED]
+    noise = [torch.linspace(0, MOST_NOISE, len(blurred)), torch.linspace(0.05, MOST_NOISE, len(near))]
+    level = torch.cat([torch.zeros(len(words)), *noise])
+    known = torch.cat([torch.zeros(len(words) + len(blurred)), torch.ones(len(near))]).bool()
+    random = torch.Generator().manual_seed(seed)
+    evidence, outcomes = [], []
+    every = torch.cat([words, blurred, near])
+    for some in torch.arange(len(every)).split(TOGETHER):
+        source, target = pair.source_rows(every[some]), pair.target_rows(every[some])
+        noise_ = normalize(torch.randn(source.shape, generator=random), dim=1) * pair.source_norms.mean()
+        vectors = source + level[some][:, None] * noise_
+        around = Around.of(vectors, pair, every[some].masked_fill(known[some], NOBODY))
+        asked = around.everyday(vectors)
+        mapped = left_out.map(asked, source, target)
+        mapped[known[some]] = left_out.mapping(asked[known[some]])
+        answers, centre = around.usual(mapped), left_out.mapping.target_mean
+        evidence.append(evidence_of(vectors, answers, around, left_out.mapping, worth))
+        outcomes.append(torch.cosine_similarity(answers - centre, target - centre, dim=1))
+    return torch.cat(evidence), torch.cat(outcomes)
+
+
+def _terms(evidence: Tensor, scale: Tensor) -> Tensor:
+    """Constant, scaled evidence and its products: (n, evidence) -> (n, terms)."""
+    scaled = ((evidence - scale[0]) / scale[1]).clamp(-4, 4)
+    first, second = torch.triu_indices(scaled.shape[1], scaled.shape[1])
+    return torch.cat([torch.ones(len(scaled), 1), scaled, scaled[:, first] * scaled[:, second]], dim=1)
 
 
 def _regression(terms: Tensor, outcomes: Tensor) -> Tensor:
-    """Least squares with a slight pull to zero, since a few hundred words stand against some twenty terms."""
+    """Least squares with a slight pull to zero."""
     x, y = terms.double(), outcomes.double()
     square = x.T @ x
-    square += 1e-4 * len(x) * torch.eye(len(square), dtype=torch.float64)
+    square += 1e-2 * len(x) * torch.eye(len(square), dtype=torch.float64)
     weights: Tensor = torch.linalg.solve(square, x.T @ y)
     return weights.float()
-
-
-def _blurred(words: TablePair, seed: int) -> Tensor:
-    """The words with noise of up to `MOST_NOISE` times their length."""
-    random = torch.Generator().manual_seed(seed)
-    noise = normalize(torch.randn(words.source.shape, generator=random), dim=1) * words.source_norms.mean()
-    level = torch.linspace(0, MOST_NOISE, len(words.ids))
-    return words.source + level[:, None] * noise
 
 
 def isotonic(values: Tensor) -> Tensor:

@@ -1,70 +1,26 @@
-"""Embeddings for the other family: SD1.5 to SDXL by the ladder, SDXL to SD1.5 by leaving the bigG half out."""
+"""SD1.5 embeddings for SDXL: the dictionary of one checkpoint and the ladder over it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
-from ti_fix.convert.confidence import CERTAIN, Calibration, Confidence, calibrate
-from ti_fix.convert.ladder import METHODS, climb
-from ti_fix.convert.linear import LinearMap, fit
-from ti_fix.convert.tables import TablePair
-from ti_fix.embedding import CLIP_G, CLIP_L, SD15, SDXL, Embedding, Family, Finding, Vocabulary
-from ti_fix.errors import TiFixError, WrongUse
-from ti_fix.formats.safetensors_file import read
-from ti_fix.formats.source import Source
-from ti_fix.formats.write import to_bytes, write_bytes
-from ti_fix.options import option
-
-L_ONLY = "l_only"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConvertConfig:
-    """How to convert."""
-
-    method: str = option(
-        "auto",
-        "Method",
-        "auto takes the first that holds for each vector: a word of the vocabulary, a sum of words, the linear map",
-        choices=(*METHODS, L_ONLY),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """How one vector was converted.
-
-    Attributes:
-        method: the rung that made it.
-        words: token ids that it rests on, the weightiest first.
-        confidence: what to expect of it.
-    """
-
-    method: str
-    words: tuple[int, ...]
-    confidence: Confidence
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Conversion:
-    """A converted embedding.
-
-    Attributes:
-        embedding: for the other family, under the same name.
-        rows: one a vector.
-        message: one plain sentence about the whole.
-        findings: what the user should know besides.
-    """
-
-    embedding: Embedding
-    rows: tuple[Row, ...]
-    message: str
-    findings: tuple[Finding, ...] = ()
+from ti_fix.convert.check import Probe, checked, tried
+from ti_fix.convert.confidence import WORTHLESS
+from ti_fix.convert.config import L_ONLY, MATCH, ConvertConfig
+from ti_fix.convert.dictionary import calibration_of, learn
+from ti_fix.convert.ladder import climb
+from ti_fix.convert.matching import Matched, MatchEvent
+from ti_fix.convert.outputs import OutputMatcher
+from ti_fix.convert.result import Conversion, Row, is_for, noted, sentence
+from ti_fix.convert.tables import tables_of
+from ti_fix.embedding import CLIP_G, CLIP_L, T5_XXL, Embedding, Finding, Vocabulary
+from ti_fix.errors import WrongUse
+from ti_fix.protocols import DiffusionModel
 
 
 class Converter:
@@ -72,169 +28,124 @@ class Converter:
 
     Args:
         vocabulary: of the loaded model.
-        cache: folder in which the map and its calibration are kept by the tables' hash; None keeps nothing.
+        cache: folder in which what is learned is kept by the tables' hash; None keeps nothing.
+        model: the loaded model itself, needed for output matching; it also tries each conversion out.
+        probe: the order probe of the training engine, for that trial.
+        say: told before something takes seconds.
 
     Raises:
         TiFixError: the model is no SDXL model.
     """
 
-    def __init__(self, vocabulary: Vocabulary, cache: Path | None = None) -> None:
-        self.pair = TablePair.of(vocabulary, CLIP_L.key, CLIP_G.key)
-        self.mapping, self.calibration = _fitted(self.pair, cache)
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        cache: Path | None = None,
+        *,
+        model: DiffusionModel | None = None,
+        probe: Probe | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        learned = learn(vocabulary, CLIP_L.key, CLIP_G.key, cache, say)
+        self.pair = learned.pair(*tables_of(vocabulary, CLIP_L.key, CLIP_G.key))
+        self.mapping = learned.mapping
+        self.calibration = calibration_of(self.pair, learned, cache)
+        self._model, self._probe = model, probe
+        self._matcher: OutputMatcher | None = None
 
     def to_sdxl(self, embedding: Embedding, config: ConvertConfig | None = None) -> Conversion:
         """An SD1.5 embedding with a bigG half made for it; its CLIP-L half stays bit for bit.
 
         Raises:
-            WrongUse: it is not an SD1.5 embedding.
+            WrongUse: it is not an SD1.5 embedding, or the method needs the loaded model.
         """
-        config = config or ConvertConfig()
-        if set(embedding.vectors) != {CLIP_L.key}:
-            raise WrongUse(f"{embedding.name!r} {_is(embedding)}, not SD1.5 alone; only SD1.5 files become SDXL ones.")
-        left = embedding.vectors[CLIP_L.key]
-        if not bool(torch.isfinite(left).all()):
-            raise WrongUse(f"{embedding.name!r} holds NaN or infinite numbers; use an earlier step of its training.")
+        for event in self.events(embedding, config or ConvertConfig(), lambda: False):
+            if isinstance(event, Conversion):
+                return event
+        raise AssertionError("the last event is the conversion")
+
+    def events(
+        self, embedding: Embedding, config: ConvertConfig, stop: Callable[[], bool]
+    ) -> Iterator[MatchEvent | Conversion]:
+        """The same with its progress; output matching takes minutes. When it is stopped the best so far counts.
+
+        Raises:
+            WrongUse: see `to_sdxl`.
+        """
+        embedding, findings = _usable(embedding)
         if config.method == L_ONLY:
-            return _left_only(embedding)
-        rungs = climb(left, self.pair, self.mapping, config.method)
-        right = torch.stack([rung.vector for rung in rungs])
+            yield _left_only(embedding).noticed(*findings)
+            return
+        left = embedding.vectors[CLIP_L.key]
+        method = "auto" if config.method == MATCH else config.method
+        rungs = climb(left.detach().float().cpu(), self.pair, self.mapping, method, worth=self.calibration.worth)
         rows = tuple(Row(method=r.method, words=r.words, confidence=self.calibration.of(r)) for r in rungs)
-        return _checked(
-            Conversion(
-                embedding=_noted(embedding, {CLIP_L.key: left, CLIP_G.key: right}, f"SD1.5, {config.method}"),
-                rows=rows,
-                message=_sentence(rows),
-            )
-        )
+        vectors: Mapping[str, Tensor] = {CLIP_L.key: left, CLIP_G.key: torch.stack([rung.vector for rung in rungs])}
+        if config.method == MATCH:
+            for event in self._matched(vectors, config, stop):
+                if isinstance(event, MatchEvent):
+                    yield event
+                else:
+                    vectors, rows = {**vectors, **event.vectors}, _by_matching(rows, event)
+                    findings.append(_told(event))
+        yield self._finished(embedding, vectors, rows, config).noticed(*findings)
+
+    def _matched(
+        self, vectors: Mapping[str, Tensor], config: ConvertConfig, stop: Callable[[], bool]
+    ) -> Iterator[MatchEvent | Matched]:
+        if self._model is None:
+            raise WrongUse("output matching needs the whole model, not its token tables alone; load it, or use auto.")
+        if self._matcher is None:
+            self._matcher = OutputMatcher(self._model, self.pair.ids, config.words)
+        yield from self._matcher.prepare(stop)
+        if stop():
+            yield Matched(vectors={}, gap=1.0, steps=0)
+        else:
+            yield from self._matcher.match(vectors, config.steps, stop)
+
+    def _finished(
+        self, embedding: Embedding, vectors: Mapping[str, Tensor], rows: tuple[Row, ...], config: ConvertConfig
+    ) -> Conversion:
+        whole = noted(embedding, vectors, f"SD1.5, {config.method}")
+        done = checked(Conversion(embedding=whole, rows=rows, message=sentence(rows)))
+        return done if self._model is None else tried(done, self._model, self.pair, self._probe)
 
 
-def to_sd15(embedding: Embedding) -> Conversion:
-    """The CLIP-L half of an SDXL embedding, bit for bit; SD1.5 has the same encoder.
-
-    Args:
-        embedding: with a CLIP-L half; T5 and bigG parts are dropped.
+def _usable(embedding: Embedding) -> tuple[Embedding, list[Finding]]:
+    """The CLIP-L half alone; a T5 part is dropped and named.
 
     Raises:
-        WrongUse: there is no CLIP-L half.
+        WrongUse: there is nothing to convert, or the half is broken.
     """
-    if CLIP_L.key not in embedding.vectors:
-        raise WrongUse(
-            f"{embedding.name!r} {_is(embedding)}: it has no CLIP-L half, which is all that SD1.5 could use."
-        )
-    dropped = [key for key in embedding.vectors if key != CLIP_L.key]
-    left = embedding.vectors[CLIP_L.key]
-    rows = tuple(Row(method="kept", words=(), confidence=CERTAIN) for _ in left)
-    return _checked(
-        Conversion(
-            embedding=_noted(embedding, {CLIP_L.key: left}, "SDXL, clip_l kept"),
-            rows=rows,
-            message=f"Kept clip_l as it is and dropped {' and '.join(dropped) or 'nothing'}; what the dropped part "
-            "added to pictures is lost.",
-        )
-    )
-
-
-def _fitted(pair: TablePair, cache: Path | None) -> tuple[LinearMap, Calibration]:
-    kept = cache / f"map-{pair.key}.safetensors" if cache else None
-    if kept is not None and kept.is_file():
-        try:
-            return _unpack(safetensors.torch.load(kept.read_bytes()))
-        except (KeyError, OSError, safetensors.SafetensorError):
-            pass  # a damaged cache is made anew
-    mapping, calibration = fit(pair), calibrate(pair)
-    if kept is not None:
-        write_bytes(kept, safetensors.torch.save(_pack(mapping, calibration)), overwrite=True)
-    return mapping, calibration
-
-
-def _pack(mapping: LinearMap, calibration: Calibration) -> dict[str, Tensor]:
-    return {
-        "weight": mapping.weight,
-        "source_mean": mapping.source_mean,
-        "target_mean": mapping.target_mean,
-        "figures": torch.tensor([mapping.penalty, mapping.r_squared, mapping.cosine], dtype=torch.float64),
-        "score_weights": calibration.weights,
-        "scores": calibration.scores,
-        "outcomes": calibration.outcomes,
-        "expected": calibration.expected,
-    }
-
-
-def _unpack(kept: dict[str, Tensor]) -> tuple[LinearMap, Calibration]:
-    penalty, r_squared, cosine = kept["figures"].tolist()
-    mapping = LinearMap(
-        weight=kept["weight"],
-        source_mean=kept["source_mean"],
-        target_mean=kept["target_mean"],
-        penalty=penalty,
-        r_squared=r_squared,
-        cosine=cosine,
-    )
-    calibration = Calibration(
-        weights=kept["score_weights"], scores=kept["scores"], outcomes=kept["outcomes"], expected=kept["expected"]
-    )
-    return mapping, calibration
+    keys = set(embedding.vectors)
+    if keys - {T5_XXL.key} != {CLIP_L.key}:
+        raise WrongUse(f"{embedding.name!r} {is_for(embedding)}, not SD1.5 alone; only SD1.5 files become SDXL ones.")
+    if not bool(torch.isfinite(embedding.vectors[CLIP_L.key]).all()):
+        raise WrongUse(f"{embedding.name!r} holds NaN or infinite numbers; use an earlier step of its training.")
+    if T5_XXL.key not in keys:
+        return embedding, []
+    message = "Its T5 part is dropped, as SDXL has no such encoder; the CLIP-L half is converted."
+    return embedding.half((CLIP_L.key,)), [Finding(code="dropped-t5", severity="note", message=message, encoder="t5")]
 
 
 def _left_only(embedding: Embedding) -> Conversion:
-    rows = tuple(
-        Row(method=L_ONLY, words=(), confidence=Confidence(expected=0.0, low=0.0, high=0.0))
-        for _ in embedding.vectors[CLIP_L.key]
-    )
+    rows = tuple(Row(method=L_ONLY, words=(), confidence=WORTHLESS) for _ in embedding.vectors[CLIP_L.key])
     return Conversion(
         embedding=embedding, rows=rows, message="Kept clip_l only; bigG reads the name as plain words, so expect less."
     )
 
 
-def _noted(embedding: Embedding, vectors: dict[str, Tensor], how: str) -> Embedding:
-    """The new vectors, with a line in the metadata that says where they come from."""
-    return replace(embedding, vectors=vectors, metadata={**embedding.metadata, "ti_fix.converted_from": how})
+def _by_matching(rows: tuple[Row, ...], event: Matched) -> tuple[Row, ...]:
+    """The expectation stays that of the start: matching is not calibrated."""
+    return tuple(replace(row, method=MATCH) for row in rows) if event.gap < 1 else rows
 
 
-def _sentence(rows: tuple[Row, ...]) -> str:
-    counts = {m: sum(r.method == m for r in rows) for m in dict.fromkeys(r.method for r in rows)}
-    names = {
-        "vocabulary": "as words of the vocabulary",
-        "sparse": "as sums of words",
-        "linear": "by the map between the two encoders",
-        "sparse+linear": "by words and the map together",
-    }
-    how = ", ".join(f"{count} {names[method]}" for method, count in counts.items())
-    expected = [r.confidence for r in rows]
-    mean, low = (sum(getattr(c, f) for c in expected) / len(expected) for f in ("expected", "low"))
-    mean, low = mean + 0.0, low + 0.0
-    quality = (
-        "as good as exact"
-        if mean > 0.98
-        else "good"
-        if mean > 0.7
-        else "fair"
-        if mean > 0.4
-        else "poor, better not used"
-    )
-    return (
-        f"Converted {len(rows)} vectors: {how}. Expected likeness {mean:.2f} ({quality}; four of five at "
-        f"{low:.2f} or better)."
-    )
-
-
-def _is(embedding: Embedding) -> str:
-    family: Family | None = embedding.family
-    return (
-        f"is made for {family.title}" if family else f"has vectors for {' and '.join(embedding.vectors) or 'nothing'}"
-    )
-
-
-def _checked(conversion: Conversion) -> Conversion:
-    """What every conversion must hold: equal rows, finite numbers, a file that reads back.
-
-    Raises:
-        TiFixError: it does not; nothing is returned that would break pictures.
-    """
-    vectors = conversion.embedding.vectors
-    even = len({block.shape[0] for block in vectors.values()}) == 1
-    finite = all(bool(torch.isfinite(block).all()) for block in vectors.values())
-    family = SDXL if CLIP_G.key in vectors else SD15
-    if not even or not finite or not read(Source(to_bytes(conversion.embedding, family=family))).tree:
-        raise TiFixError(f"the conversion of {conversion.embedding.name!r} came out unusable; keep the original.")
-    return conversion
+def _told(event: Matched) -> Finding:
+    if event.gap >= 1:
+        message = "Matching the model's outputs found nothing better than the map; that conversion stays."
+    else:
+        message = (
+            f"In sentences that were not trained on, bigG's outputs came {1 - event.gap:.0%} nearer to what CLIP-L's "
+            f"outputs ask for ({event.steps} steps)."
+        )
+    return Finding(code="matched", severity="note", message=message, encoder=CLIP_G.key)

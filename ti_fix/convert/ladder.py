@@ -11,15 +11,16 @@ as words and it was fitted on words; the result gets the length of the words aro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
+from ti_fix.convert.evidence import Around, evidence_of
 from ti_fix.convert.linear import LinearMap
-from ti_fix.convert.sparse import EXACT, decompose
+from ti_fix.convert.sparse import Combination, decompose
 from ti_fix.convert.tables import TablePair
 from ti_fix.errors import WrongUse
 
@@ -30,11 +31,14 @@ SAME_WORD = 0.995
 
 METHODS = ("auto", "vocabulary", "sparse", "linear", "sparse+linear")
 
+FAST = "fast"
+"""The rungs of ``auto`` that take milliseconds: word and map, without the search for sums of words."""
+
 MIXED_GAIN = 0.02
 """Share of a vector's squared length that a word must explain to go by words and not by the map."""
 
-NEIGHBOURS = 8
-"""Words around a vector that tell how long it should be in the other table."""
+TOGETHER = 256
+"""Vectors that are converted together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,111 +49,136 @@ class Rung:
         vector: (target width,).
         method: the rung that made it.
         words: token ids of the words it rests on, the weightiest first; the nearest ones for the linear map.
-        evidence: what speaks for the answer (`evidence_of`), from which `confidence` makes an expectation; None for a
-            word and for an exact sum of words, where nothing is estimated.
+        certain: a word or an exact sum of words, where nothing is estimated.
+        evidence: what speaks for an answer that is not certain (`evidence_of`), from which `confidence` makes an
+            expectation; None where there is none or nobody asked for it.
     """
 
     vector: Tensor
     method: Method
     words: tuple[int, ...]
+    certain: bool
     evidence: tuple[float, ...] | None
 
 
-def climb(vectors: Tensor, pair: TablePair, mapping: LinearMap, method: str = "auto") -> list[Rung]:
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Draft:
+    """A conversion in the making."""
+
+    vector: Tensor
+    method: Method
+    words: Tensor
+    certain: bool
+
+
+def climb(
+    vectors: Tensor, pair: TablePair, mapping: LinearMap, method: str = "auto", *, worth: Tensor | None = None
+) -> list[Rung]:
     """Convert vectors by the ladder, or all by one rung.
 
     Args:
         vectors: (n, source width); rows of length 0 stay 0.
         pair: the words of both tables.
         mapping: the linear map fitted on them.
-        method: ``auto``, or the one rung to use: ``vocabulary`` (the nearest word whatever its distance), ``sparse``,
-            ``linear``, ``sparse+linear``.
+        method: ``auto``, `FAST`, or the one rung to use: ``vocabulary`` (the nearest word whatever its distance),
+            ``sparse``, ``linear``, ``sparse+linear``.
+        worth: (words,) of the map for each word, needed for evidence; without it none is given.
 
     Raises:
         WrongUse: there is no such method.
     """
-    vectors = vectors.float()
-    if method not in METHODS:
+    if method not in (*METHODS, FAST):
         raise WrongUse(f"there is no conversion method {method!r}; choose one of: {', '.join(METHODS)}.")
-    cosines = pair.cosines(vectors)
-    near = cosines.topk(min(NEIGHBOURS, cosines.shape[1]), dim=1)
+    found: list[Rung] = []
+    for part in vectors.float().split(TOGETHER):
+        found += _climb(part, pair, mapping, method, worth)
+    return found
+
+
+def _climb(vectors: Tensor, pair: TablePair, mapping: LinearMap, method: str, worth: Tensor | None) -> list[Rung]:
+    around = Around.of(vectors, pair)
+    drafts = _mapped(vectors, around, mapping)
+    if method in ("auto", FAST, "vocabulary"):
+        _use_words(drafts, vectors, around, pair, always=method == "vocabulary")
+    waiting = [i for i, draft in enumerate(drafts) if not draft.certain]
+    if method == "auto":
+        sums = decompose(vectors[waiting], pair, only_exact=True)
+        _use_sums(drafts, waiting, [each if each.exact else None for each in sums], pair)
+    elif method == "sparse":
+        _use_sums(drafts, waiting, decompose(vectors[waiting], pair), pair)
+    elif method == "sparse+linear":
+        sums = decompose(vectors[waiting], pair, gain=MIXED_GAIN)
+        _use_sums(drafts, waiting, sums, pair)
+        _add_rests(drafts, waiting, sums, vectors, around, pair, mapping)
+    return _rungs(drafts, vectors, around, pair, mapping, worth)
+
+
+def _mapped(vectors: Tensor, around: Around, mapping: LinearMap) -> list[_Draft]:
+    rows = around.with_length(mapping(around.everyday(vectors)), vectors)
     return [
-        _zero(pair) if not bool(vector.any()) else _one(vector, values, words, pair, mapping, method)
-        for vector, values, words in zip(vectors, near.values, near.indices, strict=True)
+        _Draft(vector=row, method="linear", words=words[:3], certain=False)
+        for row, words in zip(rows, around.words, strict=True)
     ]
 
 
-def _one(vector: Tensor, cosines: Tensor, near: Tensor, pair: TablePair, mapping: LinearMap, method: str) -> Rung:
-    if method == "vocabulary" or (method == "auto" and float(cosines[0]) >= SAME_WORD):
-        return _word(vector, cosines, near, pair, mapping)
-    if method == "linear":
-        return _linear(vector, cosines, near, pair, mapping)
-    (found,) = decompose(vector[None], pair, gain=0.0 if method != "sparse+linear" else MIXED_GAIN)
-    exact = found.residual <= EXACT
-    if method == "auto" and not exact:
-        return _linear(vector, cosines, near, pair, mapping)
-    mapped, used = found.over(pair.target), _ids(found.words, pair)
-    if method == "sparse+linear" and not exact:
-        rest = vector - found.over(pair.source)
-        mapped = _with_length(mapped + rest @ mapping.weight, vector, near, pair)
-    evidence = None if exact else evidence_of(vector, mapped, cosines, near, pair, mapping)
-    named: Method = "sparse+linear" if method == "sparse+linear" and not exact else "sparse"
-    return Rung(vector=mapped, method=named, words=used, evidence=evidence)
+def _use_words(drafts: list[_Draft], vectors: Tensor, around: Around, pair: TablePair, *, always: bool) -> None:
+    for draft, vector, cosine, words, rows in zip(
+        drafts, vectors, around.cosine, around.words, around.target, strict=True
+    ):
+        same = float(cosine) >= SAME_WORD
+        if same or always:
+            multiple = torch.linalg.vector_norm(vector) / pair.source_norms[words[0]]
+            draft.vector, draft.method, draft.words, draft.certain = rows[0] * multiple, "vocabulary", words[:1], same
 
 
-def _word(vector: Tensor, cosines: Tensor, near: Tensor, pair: TablePair, mapping: LinearMap) -> Rung:
-    word = int(near[0])
-    multiple = torch.linalg.vector_norm(vector) / pair.source_norms[word]
-    same = float(cosines[0]) >= SAME_WORD
-    evidence = None if same else evidence_of(vector, pair.target[word], cosines, near, pair, mapping)
-    return Rung(vector=pair.target[word] * multiple, method="vocabulary", words=_ids(near[:1], pair), evidence=evidence)
+def _use_sums(drafts: list[_Draft], waiting: list[int], sums: Sequence[Combination | None], pair: TablePair) -> None:
+    for i, found in zip(waiting, sums, strict=True):
+        if found is not None:
+            draft = drafts[i]
+            draft.vector = found.of(pair.target_rows(found.words))
+            draft.method, draft.words, draft.certain = "sparse", found.words, found.exact
 
 
-def _linear(vector: Tensor, cosines: Tensor, near: Tensor, pair: TablePair, mapping: LinearMap) -> Rung:
-    mapped = mapping(_everyday(vector, near, pair)[None])[0]
-    return Rung(
-        vector=_with_length(mapped, vector, near, pair),
-        method="linear",
-        words=_ids(near[:3], pair),
-        evidence=evidence_of(vector, mapped, cosines, near, pair, mapping),
-    )
+def _add_rests(
+    drafts: list[_Draft],
+    waiting: list[int],
+    sums: Sequence[Combination],
+    vectors: Tensor,
+    around: Around,
+    pair: TablePair,
+    mapping: LinearMap,
+) -> None:
+    for i, found in zip(waiting, sums, strict=True):
+        if not found.exact:
+            rest = vectors[i] - found.of(pair.source_rows(found.words))
+            whole = drafts[i].vector + rest @ mapping.weight
+            drafts[i].vector = around.take([i]).with_length(whole[None], vectors[i : i + 1])[0]
+            drafts[i].method = "sparse+linear"
 
 
-def evidence_of(
-    vector: Tensor, mapped: Tensor, cosines: Tensor, near: Tensor, pair: TablePair, mapping: LinearMap
-) -> tuple[float, ...]:
-    """What speaks for an answer: numbers that are high for words that carry over and low for noise.
-
-    How far it agrees with the words around the vector (their mean in the other table is a second, independent way to
-    convert), how much of the vector the map can see at all, how near the nearest word is, how well the map does for the
-    words around, and how much those mean one thing in the other table.
-    """
-    centre = mapping.target_mean
-    around = pair.target[near] - centre
-    agreement = float(torch.cosine_similarity(mapped - centre, around.mean(0), dim=0))
-    offset = _everyday(vector, near, pair) - mapping.source_mean
-    seen = float(torch.linalg.vector_norm(offset @ mapping.weight) / torch.linalg.vector_norm(offset).clamp(min=1e-12))
-    fits = float(torch.cosine_similarity(mapping(pair.source[near]) - centre, around, dim=1).mean())
-    coherence = float(torch.linalg.vector_norm(normalize(around, dim=1).mean(0)))
-    return agreement, seen, float(cosines[0]), fits, coherence
-
-
-def _everyday(vector: Tensor, near: Tensor, pair: TablePair) -> Tensor:
-    """The vector with the length of the words around it."""
-    direction: Tensor = normalize(vector, dim=0)
-    return direction * pair.source_norms[near].mean()
-
-
-def _with_length(mapped: Tensor, vector: Tensor, near: Tensor, pair: TablePair) -> Tensor:
-    """The length of the words around the vector, times the vector's own multiple of theirs."""
-    multiple = torch.linalg.vector_norm(vector) / pair.source_norms[near].mean()
-    length: Tensor = pair.target_norms[near].mean() * multiple
-    return length * normalize(mapped, dim=0)
-
-
-def _zero(pair: TablePair) -> Rung:
-    return Rung(vector=torch.zeros(pair.target.shape[1]), method="vocabulary", words=(), evidence=None)
-
-
-def _ids(words: Tensor, pair: TablePair) -> tuple[int, ...]:
-    return tuple(int(i) for i in pair.ids[words])
+def _rungs(
+    drafts: list[_Draft],
+    vectors: Tensor,
+    around: Around,
+    pair: TablePair,
+    mapping: LinearMap,
+    worth: Tensor | None,
+) -> list[Rung]:
+    evidence: dict[int, tuple[float, ...]] = {}
+    unsure = [i for i, draft in enumerate(drafts) if not draft.certain]
+    if worth is not None and unsure:
+        answers = torch.stack([drafts[i].vector for i in unsure])
+        found = evidence_of(vectors[unsure], answers, around.take(unsure), mapping, worth)
+        evidence = {i: tuple(row) for i, row in zip(unsure, found.tolist(), strict=True)}
+    return [
+        Rung(
+            vector=draft.vector,
+            method=draft.method,
+            words=tuple(int(i) for i in pair.ids[draft.words]),
+            certain=draft.certain,
+            evidence=evidence.get(i),
+        )
+        if bool(vectors[i].any())
+        else Rung(vector=torch.zeros_like(draft.vector), method="vocabulary", words=(), certain=False, evidence=None)
+        for i, draft in enumerate(drafts)
+    ]

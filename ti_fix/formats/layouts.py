@@ -15,13 +15,11 @@ from torch import Tensor
 from ti_fix.embedding import BY_WIDTH, CLIP_G, CLIP_L, ENCODERS, Finding
 from ti_fix.errors import OTHER_KIND, UnreadableFile, printable, quoted
 from ti_fix.formats import foreign, labels
+from ti_fix.formats.added import MAX_ROWS, read_added
 from ti_fix.formats.concepts import Leaf, concepts, leaves_of
 from ti_fix.formats.resized import without_vocabulary
 from ti_fix.formats.shapes import PAIR_WIDTH, Orientation, orient
 from ti_fix.formats.stored import MAX_TENSOR_BYTES, Container, StoredTensor
-
-MAX_ROWS = 4096
-"""Rows that are still read (to be split); more are a whole token table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,6 +52,9 @@ def interpret(container: Container) -> Reading:
         return native
     leaves, texts = leaves_of(container.tree)
     metadata = {**container.metadata, **texts}
+    added = _added(leaves, metadata)
+    if added is not None:
+        return added
     stranger = foreign.recognise([leaf.dotted for leaf in leaves])
     if stranger is not None:
         return Reading(metadata=metadata, findings=(stranger,))
@@ -102,6 +103,17 @@ def _native(container: Container) -> Reading | None:
         metadata=container.metadata,
         findings=_precision(parts.values()),
     )
+
+
+def _added(leaves: list[Leaf], metadata: dict[str, str]) -> Reading | None:
+    """What a layout of another extension makes of it; None where none knows it."""
+    found = read_added(leaves)
+    if found is None:
+        return None
+    name = printable(found[0], 80)
+    message = f"It is stored as {name}, which another extension reads."
+    note = _mended("added-layout", message, "Read it as that extension does.")
+    return Reading(vectors=found[1], layout=name, metadata=metadata, findings=(note,))
 
 
 def _assemble(

@@ -12,6 +12,7 @@ from modules.textual_inversion import textual_inversion
 from ti_fix import tokenizer
 from ti_fix.embedding import CLIP_G, CLIP_H, CLIP_L, SD2, SD3, SD15, SDXL, SDXL_REFINER, Family, Vocabulary
 from ti_fix.hosts.environment import precisions
+from ti_fix.hosts.host_model import LoadedModel
 from ti_fix.hosts.kind import Kind, embedding_rows
 from ti_fix.hosts.text_models import Surroundings, text_model_of
 from ti_fix.text_model import TextModel
@@ -103,6 +104,12 @@ class A1111(Kind):
         check = getattr(safe, "check_pt", None)
         if check is not None:
             check(str(path), None)
+
+    def load_model(self) -> LoadedModel:
+        """The selected model for training."""
+        from ti_fix.hosts.a1111_model import load
+
+        return load()
 
     def active_bundles(self) -> list[Path]:
         """None: this host registers the embeddings of a LoRA itself."""

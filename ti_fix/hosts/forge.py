@@ -16,6 +16,7 @@ from modules.textual_inversion import textual_inversion as lists
 from ti_fix import tokenizer
 from ti_fix.embedding import FAMILIES, FLUX, SD3, Family, Vocabulary
 from ti_fix.hosts.environment import precisions
+from ti_fix.hosts.host_model import LoadedModel
 from ti_fix.hosts.kind import Kind, embedding_rows
 from ti_fix.hosts.text_models import Surroundings, text_model_of
 from ti_fix.text_model import TextModel
@@ -113,6 +114,12 @@ class Forge(Kind):
 
     def check_opens(self, path: Path) -> None:
         """Left to the host: handed a `Path`, its reader fails without noise and without renaming the file."""
+
+    def load_model(self) -> LoadedModel:
+        """The selected model for training."""
+        from ti_fix.hosts.forge_model import load
+
+        return load()
 
     def active_bundles(self) -> list[Path]:
         """Files of the LoRAs that the current prompt calls; the host itself leaves the embeddings in them alone."""

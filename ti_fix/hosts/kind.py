@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from ti_fix.embedding import Family, Vocabulary
+from ti_fix.hosts.host_model import LoadedModel
 from ti_fix.text_model import TextModel
 
 
@@ -67,6 +68,13 @@ class Kind(Protocol):
 
         Raises:
             Exception: of whatever kind the host raises; it would refuse the file with noise.
+        """
+
+    def load_model(self) -> LoadedModel:
+        """The selected model for training, loaded if it is not.
+
+        Raises:
+            TiFixError: there is none, or it cannot be trained with; names the flag or the model.
         """
 
     def active_bundles(self) -> list[Path]:

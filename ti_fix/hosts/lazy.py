@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, ItemsView, ValuesView
+from collections import OrderedDict
+from collections.abc import Callable, ItemsView, Iterator, ValuesView
 from typing import Any
 
 import torch
@@ -22,7 +23,9 @@ log = logging.getLogger("ti_fix")
 class CompletedAtUse(dict[str, Tensor]):
     """`Embedding.vec` of a host, with both halves; the missing one is computed when it is read.
 
-    It is computed anew when another model, or other weights in the same model, are loaded.
+    It is computed anew when another model, or other weights in the same model, are loaded. A host must find a `dict`
+    (it asks with ``isinstance``), and Python copies a plain one without asking it for its values: with an iterator of
+    its own it is read value by value, by ``dict(…)``, ``{**…}``, ``copy``, ``pickle`` and `torch.save` too.
 
     Args:
         embedding: with one half.
@@ -51,9 +54,25 @@ class CompletedAtUse(dict[str, Tensor]):
             self._make()
         return super().__getitem__(key)
 
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+    def __or__(self, other: dict[str, Tensor]) -> dict[str, Tensor]:  # type: ignore[override]
+        return {**self, **other}
+
+    def __ror__(self, other: dict[str, Tensor]) -> dict[str, Tensor]:  # type: ignore[override]
+        return {**other, **self}
+
+    def __reduce_ex__(self, protocol: object) -> tuple[type, tuple[dict[str, Tensor]]]:
+        return OrderedDict, (dict(self),)  # unlike `dict`, a name that `torch.load` allows in any file
+
+    def copy(self) -> dict[str, Tensor]:
+        """A plain dict with both halves, the missing one made."""
+        return dict(self)
+
     def known(self) -> dict[str, Tensor]:
         """Both halves as they are now, without making the missing one."""
-        return dict(super().items())
+        return {key: super(CompletedAtUse, self).__getitem__(key) for key in self}
 
     def get(self, key: str, default: Any = None) -> Any:
         """As for any dict."""
@@ -63,11 +82,11 @@ class CompletedAtUse(dict[str, Tensor]):
 
     def items(self) -> ItemsView[str, Tensor]:  # type: ignore[override]
         """As for any dict."""
-        return {key: self[key] for key in self}.items()
+        return dict(self).items()
 
     def values(self) -> ValuesView[Tensor]:  # type: ignore[override]
         """As for any dict."""
-        return {key: self[key] for key in self}.values()
+        return dict(self).values()
 
     def _make(self) -> None:
         with self._lock, torch.inference_mode(False), torch.no_grad():

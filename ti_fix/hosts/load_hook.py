@@ -21,12 +21,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ti_fix.additions import EmbeddingLoaded, Event, FileJudged
 from ti_fix.embedding import Embedding, Family
 from ti_fix.formats import Parsed, read
 from ti_fix.formats.bundles import parse_data
 from ti_fix.formats.read import is_candidate
 from ti_fix.hosts.console import Console
-from ti_fix.hosts.entries import Entries, entries, host_loads
+from ti_fix.hosts.entries import Entries, entries, host_loads, label_of
 from ti_fix.hosts.kind import Kind
 from ti_fix.hosts.lazy import Complete
 from ti_fix.hosts.patches import Patches
@@ -64,12 +65,19 @@ class LoadHook:
         complete: makes the half that an embedding lacks.
         policy: the user's settings, asked at each load.
         forget_prompts: makes the host encode its prompts anew.
+        tell: hears what was decided and loaded; raises nothing.
     """
 
     def __init__(
-        self, kind: Kind, *, complete: Complete, policy: Callable[[], Policy], forget_prompts: Callable[[], None]
+        self,
+        kind: Kind,
+        *,
+        complete: Complete,
+        policy: Callable[[], Policy],
+        forget_prompts: Callable[[], None],
+        tell: Callable[[Event], object] = lambda _: None,
     ) -> None:
-        self.kind, self.policy, self.forget_prompts = kind, policy, forget_prompts
+        self.kind, self.policy, self.forget_prompts, self.tell = kind, policy, forget_prompts, tell
         self.completers: dict[bool, Complete] = {False: complete, True: neutral_half}
         self.console = Console()
         self.patches = Patches()
@@ -172,8 +180,9 @@ class LoadHook:
             return {}
         self.console.level(policy.log)
         plan = self._folder(path).plan(family, policy)
-        for loading in plan.values():
+        for where, loading in plan.items():
             self._tell(loading)
+            self._judged(Path(where), loading)
         actions = (each.action for each in plan.values() if each.line or each.sound)
         self.console.summarise(family.title if family else "any model", actions)
         return plan
@@ -207,6 +216,7 @@ class LoadHook:
         parsed = read(Path(path))
         loading = on_load(parsed, family=self.family_for(database), policy=self.policy())
         self._tell(loading)
+        self._judged(Path(path), loading)
         return loading
 
     def _pass(
@@ -224,6 +234,9 @@ class LoadHook:
                 raise
         if not added and may_help:
             added = quietly(lambda: self._rescue(database, Path(path), load), [])
+        for entry in added:
+            if database.word_embeddings.get(entry.name) is entry and not label_of(entry):
+                self._loaded(entry, Path(path))
         load.aliases += [(name, entry) for entry in added[:1] for name in loading.names]
         return None
 
@@ -240,6 +253,8 @@ class LoadHook:
     def _register(self, database: Any, path: Path, loading: Loading, load: _Load) -> Any:
         entry = self.entry(database, loading, path)
         self.entries.add(database, entry, skip=loading.action == "skip")
+        if database.word_embeddings.get(entry.name) is entry:
+            self._loaded(entry, path)
         load.aliases += [(name, entry) for name in loading.names]
         return entry
 
@@ -267,7 +282,13 @@ class LoadHook:
         return entry
 
     def _tell(self, loading: Loading) -> None:
-        self.console.say(loading.line, problem=loading.action in ("skip", "refuse"))
+        self.console.say(loading.line, problem=loading.action in ("skip", "refuse", "pass"))
+
+    def _judged(self, path: Path, loading: Loading) -> None:
+        self.tell(FileJudged(path=path, action=loading.action, label=loading.label, line=loading.line))
+
+    def _loaded(self, entry: Any, path: Path | None) -> None:
+        self.tell(EmbeddingLoaded(name=entry.name, path=path, label=label_of(entry), vectors=int(entry.vectors)))
 
     # Embeddings inside LoRAs
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -51,18 +51,29 @@ class Judge(Protocol):
         """Undo all repairs."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What `align` has to give.
+
+    Attributes:
+        judge: looks at models as they are loaded.
+        name: makes embeddings of a model's rows beyond the vocabulary.
+    """
+
+    judge: Judge
+    name: Name
+
+
 class ModelHook:
     """See the module.
 
     Args:
         hook: knows the host, the settings and how embeddings are registered.
-        judge: looks at models.
-        name: makes embeddings of extra rows.
+        watch: who looks at models and who names extra rows; None: nobody, and nothing is hooked.
     """
 
-    def __init__(self, hook: LoadHook, judge: Judge, name: Name) -> None:
-        self._hook, self._kind, self._name = hook, hook.kind, name
-        self.judge = judge
+    def __init__(self, hook: LoadHook, watch: Watch | None) -> None:
+        self._hook, self._kind, self._watch = hook, hook.kind, watch
         self._patches = Patches()
         self._files: dict[str, tuple[Hashable, Cut]] = {}
         self._read_since: list[str] = []
@@ -72,13 +83,14 @@ class ModelHook:
 
     def install(self) -> None:
         """Wrap the host's readers of checkpoints; a second call changes nothing."""
-        for owner, name in self._kind.readers:
+        for owner, name in self._kind.readers if self._watch else ():
             self._patches.wrap(owner, name, self._read)
 
     def uninstall(self) -> None:
         """Give the host its functions back, and models what was changed in them."""
         self._patches.undo()
-        self.judge.give_back()
+        if self._watch:
+            self._watch.judge.give_back()
 
     # A checkpoint is read
 
@@ -111,7 +123,7 @@ class ModelHook:
     def loaded(self, model: Any) -> None:
         """The host has loaded a model."""
         paths, self._read_since = self._read_since, []
-        if not self._wanted():
+        if self._watch is None or not self._wanted():
             return
         with ordinary_tensors():
             if paths:  # none: called again for a model that has been there
@@ -119,12 +131,16 @@ class ModelHook:
             text = self.text_model(model)
             if text is None:
                 return
-            looked = self.judge.loaded(text, model, _stamp(_file_of(model)))
+            looked = self._watch.judge.loaded(text, model, _stamp(_file_of(model)))
             for line in looked.lines:
                 self._hook.console.say(line, problem=True)
             self._forget()
             for database in self._kind.databases():
                 self._register(database, model)
+
+    def seen_at_load(self) -> Looked | None:
+        """What the judge saw when the loaded model was loaded."""
+        return self._watch.judge.looked(self._kind.model()) if self._watch else None
 
     def text_model(self, model: Any = None) -> TextModel | None:
         """The text side of a model, the loaded one by default, with what its file had beyond the vocabulary."""
@@ -141,7 +157,7 @@ class ModelHook:
         model = model if model is not None else self._kind.model()
         cut = self._cut.get(model) if model is not None else None
         text = self.text_model(model) if cut else None
-        return self._name(cut, text) if cut and text else []
+        return self._watch.name(cut, text) if cut and text and self._watch else []
 
     def _register(self, database: Any, model: Any = None) -> None:
         """Make a model's extra rows callable; a file with the same name goes before them."""

@@ -13,18 +13,22 @@ from typing import Any, TypeVar
 
 from modules import call_queue, processing, prompt_parser, script_callbacks, scripts, shared
 
-from ti_fix.embedding import Embedding, Family, Vocabulary
+from ti_fix.additions import Event
+from ti_fix.embedding import SD15, Embedding, Family, Vocabulary
 from ti_fix.hosts.bundle_hook import BundleHook
 from ti_fix.hosts.console import open_console
 from ti_fix.hosts.entries import label_of
 from ti_fix.hosts.environment import machine
+from ti_fix.hosts.host_model import LoadedModel
 from ti_fix.hosts.kind import Kind
 from ti_fix.hosts.lazy import Complete
 from ti_fix.hosts.load_hook import LoadHook, Policy, quietly, user_policy
-from ti_fix.hosts.model_hook import Judge, ModelHook, Name
+from ti_fix.hosts.model_hook import ModelHook, Watch
+from ti_fix.protocols import Host
 from ti_fix.text_model import TextModel
 
 T = TypeVar("T")
+Tell = Callable[[Event], object]
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 PROMPT_CACHES = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
@@ -38,17 +42,18 @@ class WebuiHost:
     Args:
         kind: `a1111.A1111` or `forge.Forge`.
         complete: makes the half that an embedding lacks, from the tables of the loaded model.
-        judge: looks at models as they are loaded.
-        name: makes embeddings of a model's rows beyond the vocabulary.
+        tell: hears of each file and embedding; raises nothing.
+        watch: looks at models as they are loaded.
     """
 
-    def __init__(self, kind: Kind, complete: Complete, judge: Judge, name: Name) -> None:
+    def __init__(self, kind: Kind, complete: Complete, tell: Tell, watch: Watch | None = None) -> None:
         self._kind = kind
         self._holds_queue = threading.local()
         self._used: frozenset[str] = frozenset()
-        self.hook = LoadHook(kind, complete=complete, policy=policy, forget_prompts=forget_prompts)
+        self.hook = LoadHook(kind, complete=complete, policy=policy, forget_prompts=forget_prompts, tell=tell)
         self._bundles = BundleHook(self.hook)
-        self._models = ModelHook(self.hook, judge, name)
+        self._models = ModelHook(self.hook, watch)
+        self._training: Host | None = None
 
     @property
     def name(self) -> str:
@@ -70,6 +75,10 @@ class WebuiHost:
         """The family of the model that is loaded now; None while none is. Never loads one."""
         return self._kind.family()
 
+    def picture_size(self) -> int:
+        """Pixels along the side of the squares that the loaded model is made for; SDXL's where none is loaded."""
+        return 512 if self.family() == SD15 else 1024
+
     def vocabulary(self) -> Vocabulary | None:
         """The token tables of the model that is loaded now; None while none is. Never loads one."""
         return self._kind.vocabulary()
@@ -84,7 +93,7 @@ class WebuiHost:
 
     def seen_at_load(self) -> Any | None:
         """What the judge saw when that model was loaded; None where it was not asked."""
-        return self._models.judge.looked(self._kind.model())
+        return self._models.seen_at_load()
 
     def environment(self) -> list[tuple[str, str]]:
         """Names and values of what the model runs on."""
@@ -106,6 +115,10 @@ class WebuiHost:
     def model_loaded(self, model: Any) -> None:
         """The WebUI has loaded a model."""
         quietly(lambda: self._models.loaded(model), None)
+
+    def embedding_names(self) -> list[str]:
+        """What prompts can call now, in order."""
+        return sorted({name for database in self._kind.databases() for name in database.word_embeddings})
 
     def refresh_embeddings(self) -> None:
         """Make new and changed files usable in the next prompt, and forget the prompts that were encoded without them.
@@ -138,19 +151,56 @@ class WebuiHost:
         state: Any = shared.state
         return bool(state.interrupted or getattr(state, "stopping_generation", False))
 
-    def exposed(self) -> bool:
-        """Whether other computers can reach the WebUI and none of its ways in asks for a password.
+    def training_host(self) -> Host:
+        """The WebUI as training asks for it; nothing is loaded before its `model()` is called."""
+        from ti_fix.hosts.training_host import TrainingHost
 
-        ``--nowebui`` listens on every interface unless ``--server-name`` says otherwise.
+        if self._training is None:
+            self._training = TrainingHost(self, forget_prompts)
+        return self._training
+
+    def load_model(self) -> LoadedModel:
+        """The selected model for training; the caller holds the queue.
+
+        Raises:
+            TiFixError: there is none, or it cannot be trained with.
         """
+        return self._kind.load_model()
+
+    def fit(self, embedding: Embedding) -> Embedding:
+        """As it is: the WebUI's models have the usual widths."""
+        return embedding
+
+    publish = fit
+
+    @property
+    def clip_folders(self) -> list[Path]:
+        """Where Interrogate keeps its CLIP (``--clip-models-path``), beside that package's own cache."""
+        named = getattr(shared.cmd_opts, "clip_models_path", None)
+        return [Path(named)] if named else []
+
+    def judge(self) -> None:
+        """None: its models are of the usual kind."""
+
+    def exposed(self) -> bool:
+        """Whether other computers can reach the WebUI and none of its ways in asks for a password."""
+        return self._reachable() and not self.api_credentials()
+
+    def page_exposed(self) -> bool:
+        """Whether other computers can reach its page without a password: ``--api-auth`` does not close the page."""
+        given = shared.cmd_opts
+        closed = getattr(given, "gradio_auth", None) or getattr(given, "gradio_auth_path", None)
+        return self._reachable() and not closed
+
+    def _reachable(self) -> bool:
+        """Whether it listens to others; ``--nowebui`` does unless ``--server-name`` says otherwise."""
         given = shared.cmd_opts
         server = getattr(given, "server_name", None)
-        reachable = (
+        return (
             bool(server and server.lower() not in LOOPBACK)
             or any(getattr(given, flag, None) for flag in ("listen", "share", "ngrok"))
             or bool(getattr(given, "nowebui", False) and not server)
         )
-        return reachable and not self.api_credentials()
 
     def api_credentials(self) -> list[tuple[str, str]]:
         """(user, password) pairs of ``--api-auth``, ``--gradio-auth`` and ``--gradio-auth-path``; empty: no password.
@@ -223,17 +273,17 @@ def _can_import(name: str) -> bool:
         return False
 
 
-def install(complete: Complete, judge: Judge, name: Name) -> WebuiHost:
+def install(complete: Complete, tell: Tell = lambda _: None, watch: Watch | None = None) -> WebuiHost:
     """Hook us into the WebUI, until it unloads its scripts; later calls wake the same object again.
 
     Args:
         complete: makes the half that an embedding lacks.
-        judge: looks at models as they are loaded.
-        name: makes embeddings of a model's rows beyond the vocabulary.
+        tell: hears of each file that is judged and each embedding that is loaded; raises nothing.
+        watch: looks at models as they are loaded.
     """
     if not _installed:
         open_console()
-        _installed.append(WebuiHost(kind_of_host(), complete, judge, name))
+        _installed.append(WebuiHost(kind_of_host(), complete, tell, watch))
     host = _installed[0]
     host.install()
     script_callbacks.on_model_loaded(host.model_loaded)

@@ -1,6 +1,7 @@
 """What is wrong with an embedding for a given model, and the embedding without it."""
 
 from ti_fix.repair.clean import carries, clean, too_long, write_clean
+from ti_fix.repair.defects import additions
 from ti_fix.repair.in_place import Replaced, repair_in_place, repairable, undo
 from ti_fix.repair.result import RepairResult, Verdict, diagnose, repair
 from ti_fix.repair.scan import Judged, name_clashes, scan
@@ -11,6 +12,7 @@ __all__ = [
     "RepairResult",
     "Replaced",
     "Verdict",
+    "additions",
     "carries",
     "clean",
     "diagnose",

@@ -96,7 +96,9 @@ def write_clean(
     taken = set() if taken is None else taken
     paths: list[Path] = []
     for found in clean(each, split_long=split_long, extract_bundled=extract_bundled):
-        embedding = replace(found, name=_free_name(file_name(found.name), taken), metadata=_provenance(found, each))
+        embedding = replace(
+            found, name=_free_name(file_name(found.name), taken), metadata={**provenance(each), **found.metadata}
+        )
         if form:
             paths += export(embedding, out, form, overwrite=overwrite)
             continue
@@ -107,13 +109,12 @@ def write_clean(
     return paths
 
 
-def _provenance(embedding: Embedding, each: Judged) -> dict[str, str]:
-    """The metadata with where it came from; what an earlier repair wrote there stays."""
+def provenance(each: Judged) -> dict[str, str]:
+    """Metadata that says where an embedding came from."""
     digest = hashlib.sha256()
     for path in each.parsed.paths:
         digest.update(path.read_bytes())
-    source = {"ti_fix.source_layout": each.parsed.layout, "ti_fix.source_sha256": digest.hexdigest()}
-    return {**source, **embedding.metadata}
+    return {"ti_fix.source_layout": each.parsed.layout, "ti_fix.source_sha256": digest.hexdigest()}
 
 
 def _free_name(name: str, taken: set[str]) -> str:

@@ -13,7 +13,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ti_fix.additions import Added
 from ti_fix.embedding import ENCODERS, MAX_VECTORS, Embedding, Family, Finding, Vocabulary, norms
+from ti_fix.formats.added import LAYOUTS
 
 FP16_MAX = 65504.0
 
@@ -51,25 +53,6 @@ class Specimen:
         return {key: norms(block) for key, block in self.embedding.vectors.items()}
 
 
-def is_sound(specimen: Specimen) -> bool:
-    """Whether no defect can be found, told by shapes and lengths alone; nearly every file of a folder is.
-
-    False only means that each defect has to look for itself.
-    """
-    vectors, target = specimen.embedding.vectors, specimen.target
-    if target.vocabulary is not None or vectors.keys() != target.family.keys:
-        return False
-    rows = {block.shape[0] for block in vectors.values()}
-    if len(rows) != 1 or not 0 < max(rows) <= MAX_VECTORS:
-        return False
-    for key, lengths in specimen.lengths.items():
-        typical = ENCODERS[key].typical_norm
-        limit = FP16_MAX if typical is None else LONG * typical
-        if not all(0 < length < limit for length in lengths):  # not a number is neither
-            return False
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defect:
     """One kind of damage.
@@ -83,6 +66,36 @@ class Defect:
     code: str
     find: Callable[[Specimen], Iterable[Finding]]
     fix: Callable[[Specimen], Embedding] | None = None
+
+
+ADDED_DEFECTS: Added[Defect] = Added()
+"""Those of other extensions, looked at behind `DEFECTS`."""
+
+
+def additions() -> int:
+    """Grows whenever another extension adds or takes out something that can change a verdict."""
+    return LAYOUTS.version + ADDED_DEFECTS.version
+
+
+def is_sound(specimen: Specimen) -> bool:
+    """Whether no defect can be found, told by shapes and lengths alone; nearly every file of a folder is.
+
+    False only means that each defect has to look for itself.
+    """
+    vectors, target = specimen.embedding.vectors, specimen.target
+    if ADDED_DEFECTS:
+        return False
+    if target.vocabulary is not None or vectors.keys() != target.family.keys:
+        return False
+    rows = {block.shape[0] for block in vectors.values()}
+    if len(rows) != 1 or not 0 < max(rows) <= MAX_VECTORS:
+        return False
+    for key, lengths in specimen.lengths.items():
+        typical = ENCODERS[key].typical_norm
+        limit = FP16_MAX if typical is None else LONG * typical
+        if not all(0 < length < limit for length in lengths):  # not a number is neither
+            return False
+    return True
 
 
 def _find_empty_half(specimen: Specimen) -> Iterable[Finding]:

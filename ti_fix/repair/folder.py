@@ -13,6 +13,7 @@ from pathlib import Path
 from ti_fix.embedding import CLIP_G, CLIP_L, Family
 from ti_fix.formats import Parsed, read, read_many
 from ti_fix.formats.read import is_candidate
+from ti_fix.repair.defects import additions
 from ti_fix.repair.names import fold
 from ti_fix.repair.on_load import Loading, Policy, on_load
 
@@ -38,6 +39,7 @@ class EmbeddingFolder:
         self._stamps: dict[str, Stamp] = {}
         self._parsed: dict[Path, tuple[Stamp, Parsed]] = {}
         self._plans: dict[tuple[str | None, Policy], Mapping[str, Loading]] = {}
+        self._additions = additions()
         self._next_look = 0.0
         self._lock = threading.RLock()
 
@@ -50,9 +52,11 @@ class EmbeddingFolder:
         with self._lock:
             start = time.monotonic()
             if now or start >= self._next_look:
-                stamps = _stamps(str(self.path))
-                if stamps != self._stamps:
-                    self._stamps = stamps
+                stamps, added = _stamps(str(self.path)), additions()
+                if (stamps, added) != (self._stamps, self._additions):
+                    if added != self._additions:
+                        self._parsed.clear()
+                    self._stamps, self._additions = stamps, added
                     self._plans.clear()
                     self.version += 1
                 self._next_look = time.monotonic() + REST * (time.monotonic() - start)
@@ -113,8 +117,11 @@ def _one_per_name(plan: dict[str, Loading]) -> dict[str, Loading]:
     for members in groups.values():
         best = min(members, key=lambda where: (RANKS[plan[where].action], where.count(os.sep), where))
         for where in members:
-            if where != best and plan[where].action != "pass":
-                plan[where] = _outdone(plan[where], where, best)
+            if where == best:
+                continue
+            plan[where] = (
+                _same_name(plan[where], where, best) if _is_hosts(plan[where]) else _outdone(plan[where], where, best)
+            )
     return plan
 
 
@@ -122,6 +129,20 @@ def _name(where: str, loading: Loading) -> str:
     if loading.action != "pass" and loading.embedding is not None:
         return loading.embedding.name
     return Path(where).stem
+
+
+def _is_hosts(loading: Loading) -> bool:
+    return loading.action == "pass"
+
+
+def _same_name(loading: Loading, where: str, best: str) -> Loading:
+    """Both are the host's own business, and it lets the one win that it happens to read last."""
+    name = _name(where, loading)
+    other = "/".join(Path(best).parts[-2:])
+    line = (
+        f"{Path(where).name}: {other} has the same trigger {name!r}; the WebUI uses the one it reads last. Rename one."
+    )
+    return replace(loading, line=line)
 
 
 def _outdone(loading: Loading, where: str, best: str) -> Loading:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from ti_fix.additions import Action
 from ti_fix.embedding import CLIP_G, CLIP_L, FAMILIES, SD15, SDXL, Embedding, Family, Finding, Vocabulary
 from ti_fix.formats import Parsed
 from ti_fix.options import option
 from ti_fix.repair.fit import is_conversion
 from ti_fix.repair.result import RepairResult, repair
 from ti_fix.tokenizer import is_ordinary_word
-
-Action = Literal["pass", "register", "complete", "skip", "refuse"]
 
 SD15_WAYS = ("convert", "L only", "skip")
 LOG_LEVELS = ("all", "problems", "nothing")
@@ -115,8 +113,8 @@ def _decide(parsed: Parsed, result: RepairResult, policy: Policy, native: str) -
     assert after is not None
     if not _allowed(result, policy):
         return Loading(action="pass")
-    if result.changed and after.name != native and is_plain_text(after.name):
-        after = replace(after, name=native)
+    if result.changed:
+        after = replace(after, name=name_in_prompts(after.name, native))
     names = _further_names(after) if policy.names else ()
     incomplete = bool(result.target.keys & {CLIP_L.key, CLIP_G.key} - set(after.vectors))
     if result.target is SDXL and incomplete:
@@ -184,6 +182,11 @@ def _beside_native(embedding: Embedding, names: tuple[str, ...], native: str) ->
     """The names that the host does not give by itself."""
     own = () if is_plain_text(embedding.name) else (embedding.name,)
     return tuple(n for n in dict.fromkeys((*own, *names)) if n != native)
+
+
+def name_in_prompts(name: str, native: str) -> str:
+    """What a WebUI's prompts call it: a name from inside a file goes before its stem, unless it is plain words."""
+    return native if is_plain_text(name) else name
 
 
 def is_plain_text(name: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ti_fix.embedding import SDXL, Embedding, Family, Finding, Vocabulary
 from ti_fix.formats import Parsed
-from ti_fix.repair.defects import DEFECTS, Specimen, Target, is_sound
+from ti_fix.repair.defects import ADDED_DEFECTS, DEFECTS, Specimen, Target, is_sound
 from ti_fix.repair.fit import FITTING, fill_missing_half, is_conversion
 from ti_fix.repair.names import judge_name, renamed
 from ti_fix.repair.provenance import find_pooled_fault
@@ -82,7 +82,7 @@ def repair(found: Parsed | Embedding, *, family: Family = SDXL, vocabulary: Voca
         )
     target = Target(family=family, vocabulary=vocabulary)
     specimen = Specimen(before, target)
-    for defect in () if is_sound(specimen) else (*FITTING, *DEFECTS):
+    for defect in () if is_sound(specimen) else (*FITTING, *DEFECTS, *ADDED_DEFECTS):
         noticed = list(defect.find(specimen))
         findings += noticed
         if noticed and defect.fix is not None:

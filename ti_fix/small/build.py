@@ -30,7 +30,7 @@ STAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "judge": (("judge",), ("vae",)),
     "clip": (("clip",), ()),
     "sdxl-twin": (("diffusion", "sdxl-twin"), ("sdxl",)),
-    "sd15": (("diffusion", "sd15"), ("sdxl",)),
+    "sd15": (("diffusion", "sd15"), ("sdxl-shared",)),  # a mark that sdxl sets on its way
     "sdxl-v": (("diffusion", "sdxl-v"), ("sdxl",)),
 }
 PROCESSES = 2

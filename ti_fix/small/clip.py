@@ -1,7 +1,8 @@
 """A small CLIP as a judge, in open_clip's layout: contrastive towers of its own, independent of the text encoders.
 
-State dict names and arithmetic are open_clip's ``CLIP`` (ViT image tower, causal text tower, pooled at the largest
-id), so that open_clip itself can load :func:`open_clip_state` with :data:`CONFIG`.
+State dict names and arithmetic are open_clip's ``CLIP`` (``ModifiedResNet`` image tower, causal text tower, pooled at
+the largest id), so that open_clip itself can load :func:`open_clip_state` with :data:`CONFIG`. Convolutions know a
+shape wherever it stands, which a small vision transformer does not learn from so few pictures.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ti_fix.small.vocabulary import BOS, EOS, VOCABULARY, tokenizer
 # open_clip model configuration
 CONFIG: dict[str, Any] = {
     "embed_dim": 64,
-    "vision_cfg": {"image_size": 64, "layers": 3, "width": 64, "head_width": 32, "patch_size": 8},
+    "vision_cfg": {"image_size": 96, "layers": [1, 1, 1, 1], "width": 12, "head_width": 32},
     "text_cfg": {"context_length": 77, "vocab_size": VOCABULARY, "width": 64, "heads": 2, "layers": 2},
 }
 MEAN = (0.48145466, 0.4578275, 0.40821073)  # OpenAI CLIP's pixel statistics
@@ -63,26 +64,76 @@ class Transformer(nn.Module):
         return x
 
 
+class Bottleneck(nn.Module):
+    """Residual block that halves the picture by averaging, open_clip's Bottleneck."""
+
+    def __init__(self, incoming: int, planes: int, stride: int) -> None:
+        super().__init__()
+        outgoing = 4 * planes
+        self.conv1, self.bn1 = nn.Conv2d(incoming, planes, 1, bias=False), nn.BatchNorm2d(planes)
+        self.conv2, self.bn2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False), nn.BatchNorm2d(planes)
+        self.conv3, self.bn3 = nn.Conv2d(planes, outgoing, 1, bias=False), nn.BatchNorm2d(outgoing)
+        self.halve = nn.AvgPool2d(stride) if stride > 1 else nn.Identity()
+        self.downsample = nn.Sequential()
+        self.downsample.add_module("-1", nn.AvgPool2d(stride))
+        self.downsample.add_module("0", nn.Conv2d(incoming, outgoing, 1, bias=False))
+        self.downsample.add_module("1", nn.BatchNorm2d(outgoing))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, incoming, h, w) -> (n, 4 * planes, h / stride, w / stride)."""
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = self.halve(F.relu(self.bn2(self.conv2(y))))
+        return F.relu(self.bn3(self.conv3(y)) + self.downsample(x))
+
+
+class AttentionPool(nn.Module):
+    """Attention of the mean over all places, open_clip's AttentionPool2d."""
+
+    def __init__(self, side: int, width: int, heads: int, out: int) -> None:
+        super().__init__()
+        self.positional_embedding = nn.Parameter(torch.randn(side**2 + 1, width) / math.sqrt(width))
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(width, width) for _ in range(3))
+        self.c_proj, self.heads = nn.Linear(width, out), heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, width, side, side) -> (n, out)."""
+        x = x.flatten(2).transpose(1, 2)
+        x = torch.cat([x.mean(1, keepdim=True), x], 1) + self.positional_embedding
+        n, _, width = x.shape
+        split = (n, -1, self.heads, width // self.heads)
+        q, k, v = (
+            f(y).view(split).transpose(1, 2) for f, y in ((self.q_proj, x[:, :1]), (self.k_proj, x), (self.v_proj, x))
+        )
+        return self.c_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, width))
+
+
 class Vision(nn.Module):
-    """ViT image tower, (n, 3, 64, 64) normalised pixels -> (n, 64)."""
+    """Image tower, (n, 3, 96, 96) normalised pixels -> (n, 64); open_clip's ModifiedResNet."""
 
     def __init__(self) -> None:
         super().__init__()
         c, width = CONFIG["vision_cfg"], CONFIG["vision_cfg"]["width"]
-        self.conv1 = nn.Conv2d(3, width, c["patch_size"], c["patch_size"], bias=False)
-        self.class_embedding = nn.Parameter(torch.randn(width) / math.sqrt(width))
-        patches = (c["image_size"] // c["patch_size"]) ** 2
-        self.positional_embedding = nn.Parameter(torch.randn(patches + 1, width) / math.sqrt(width))
-        self.ln_pre, self.ln_post = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.transformer = Transformer(width, c["layers"], width // c["head_width"])
-        self.proj = nn.Parameter(torch.randn(width, CONFIG["embed_dim"]) / math.sqrt(width))
+        half = width // 2
+        self.conv1, self.bn1 = nn.Conv2d(3, half, 3, 2, 1, bias=False), nn.BatchNorm2d(half)
+        self.conv2, self.bn2 = nn.Conv2d(half, half, 3, padding=1, bias=False), nn.BatchNorm2d(half)
+        self.conv3, self.bn3 = nn.Conv2d(half, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        incoming = width
+        for stage in range(4):
+            self.add_module(
+                f"layer{stage + 1}", nn.Sequential(Bottleneck(incoming, width << stage, 1 if stage == 0 else 2))
+            )
+            incoming = 4 * (width << stage)
+        heads = width * 32 // c["head_width"]
+        self.attnpool = AttentionPool(c["image_size"] // 32, incoming, heads, CONFIG["embed_dim"])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalised pixels (n, 3, 64, 64) -> (n, 64)."""
-        x = self.conv1(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.class_embedding.expand(len(x), 1, -1), x], 1) + self.positional_embedding
-        x = self.transformer(self.ln_pre(x))
-        return self.ln_post(x[:, 0]) @ self.proj
+        """Normalised pixels (n, 3, 96, 96) -> (n, 64)."""
+        for conv, norm in ((self.conv1, self.bn1), (self.conv2, self.bn2), (self.conv3, self.bn3)):
+            x = F.relu(norm(conv(x)))
+        x = F.avg_pool2d(x, 2)
+        for stage in range(1, 5):
+            x = self.get_submodule(f"layer{stage}")(x)
+        return self.attnpool(x)
 
 
 class SmallClip(nn.Module):
@@ -100,7 +151,7 @@ class SmallClip(nn.Module):
         self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
 
     def encode_image(self, x: Tensor) -> Tensor:
-        """Normalised pixels (n, 3, 64, 64) -> unit features (n, 64)."""
+        """Normalised pixels (n, 3, 96, 96) -> unit features (n, 64)."""
         return F.normalize(self.visual(x), dim=-1)
 
     def encode_text(self, ids: Tensor) -> Tensor:
@@ -113,8 +164,9 @@ class SmallClip(nn.Module):
 
 
 def normalised(pixels: Tensor) -> Tensor:
-    """Pixels (n, 3, h, w) in -1..1 -> what the image tower takes, (n, 3, 64, 64)."""
-    x = F.interpolate(pixels, (64, 64), mode="area") / 2 + 0.5
+    """Pixels (n, 3, h, w) in -1..1 -> what the image tower takes, (n, 3, 96, 96)."""
+    side = CONFIG["vision_cfg"]["image_size"]
+    x = F.interpolate(pixels, (side, side), mode="bilinear", antialias=True, align_corners=False) / 2 + 0.5
     return (x - torch.tensor(MEAN)[:, None, None]) / torch.tensor(DEVIATION)[:, None, None]
 
 

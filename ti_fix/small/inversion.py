@@ -1,4 +1,4 @@
-"""Textual Inversion of many jobs in one batch on a small SDXL: the yardstick's own, deliberately plain trainer.
+"""Textual Inversion of many jobs in one batch on a small model: the yardstick's own, deliberately plain trainer.
 
 Rows of a batch are independent and Adam is elementwise, so running jobs together equals running them alone, at a
 fraction of the cost. This is a measuring instrument for the small models, not the product's trainer.
@@ -53,7 +53,7 @@ class TokenRowsWithJobs(nn.Module):
 
 
 class Inverter:
-    """A small SDXL with room for many jobs' vectors."""
+    """A small SDXL or SD1.5 with room for many jobs' vectors."""
 
     def __init__(self, model: SmallModel) -> None:
         self.model = model
@@ -83,12 +83,12 @@ class Inverter:
             rows.append(row + [PAD[encoder]] * (TOKENS - len(row)))
         return torch.tensor(rows)
 
-    def condition(self, texts: list[str], jobs: list[int], vectors: int) -> tuple[Tensor, Tensor]:
-        """Cross-attention states and pooled vectors for captions of given jobs."""
-        states, pooled = [], torch.empty(0)
+    def condition(self, texts: list[str], jobs: list[int], vectors: int) -> tuple[Tensor, Tensor | None]:
+        """Cross-attention states and, for SDXL, pooled vectors for captions of given jobs."""
+        states, pooled = [], None
         for key, encoder in self.model.text_encoders.items():
             out = encoder(input_ids=self.ids(texts, jobs, vectors, key), output_hidden_states=True)
-            states.append(out.hidden_states[-2])
+            states.append(out.hidden_states[-2] if self.model.family == "sdxl" else out.last_hidden_state)
             pooled = out.text_embeds if key == "clip_g" else pooled
         return torch.cat(states, -1), pooled
 

@@ -7,9 +7,12 @@ copy the project carries as ``ti_fix/data/bpe_simple_vocab_16e6.txt.gz``).
 from __future__ import annotations
 
 import gzip
+import json
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import transformers
 from transformers import CLIPTokenizer
 
 VOCABULARY, BOS, EOS = 49408, 49406, 49407
@@ -39,5 +42,11 @@ def merges_and_vocabulary() -> tuple[tuple[tuple[str, str], ...], dict[str, int]
 def tokenizer(encoder: str) -> CLIPTokenizer:
     """transformers tokenizer of ``clip_l`` (pads with EOS) or ``clip_g`` (pads with id 0)."""
     merges, vocabulary = merges_and_vocabulary()
-    pad = END if PAD[encoder] == EOS else "!"
-    return CLIPTokenizer(vocab=dict(vocabulary), merges=list(merges), model_max_length=77, pad_token=pad, unk_token=END)
+    special = {"model_max_length": 77, "pad_token": END if PAD[encoder] == EOS else "!", "unk_token": END}
+    if int(transformers.__version__.partition(".")[0]) >= 5:
+        return CLIPTokenizer(vocab=dict(vocabulary), merges=list(merges), **special)
+    with TemporaryDirectory() as folder:  # older ones read files only
+        vocab_file, merges_file = Path(folder, "vocab.json"), Path(folder, "merges.txt")
+        vocab_file.write_text(json.dumps(vocabulary), encoding="utf-8")
+        merges_file.write_text("\n".join(["#version: 0.2", *(" ".join(pair) for pair in merges), ""]), encoding="utf-8")
+        return CLIPTokenizer(str(vocab_file), str(merges_file), **special)

@@ -14,7 +14,8 @@ from ti_fix.train.events import (
     StepEvent,
     ValidationEvent,
 )
-from ti_fix.train.loop import train
+from ti_fix.train.log import Log
+from ti_fix.train.loop import look, train
 from ti_fix.train.tune import TrialEvent, TunedEvent, tune
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "DoneEvent",
     "Event",
     "FindingEvent",
+    "Log",
     "PrepareEvent",
     "PreviewEvent",
     "Sample",
@@ -33,6 +35,7 @@ __all__ = [
     "ValidationEvent",
     "from_images",
     "gather",
+    "look",
     "train",
     "tune",
 ]

@@ -33,14 +33,17 @@ class Files:
         self.state = self.folder / "latest.state"
 
     def refusal(self) -> str:
-        """Why nothing can be written there, empty where it can: found out by writing."""
+        """Why nothing can be written there, empty where it can: found out by writing, of which nothing stays."""
         probe = self.folder / "probe.tmp"
+        new = [place for place in (self.folder, *self.folder.parents) if not place.exists()]
         try:
             write_bytes(probe, b"", overwrite=True)
         except TiFixError as error:
             return str(error).partition("cannot be written: ")[2] or str(error)
         with contextlib.suppress(OSError):
             probe.unlink()
+            for place in new:
+                place.rmdir()
         return ""
 
     def at_step(self, step: int) -> Path:
@@ -52,11 +55,11 @@ class Files:
         return write_bytes(self.state, data, overwrite=True)
 
     def write_step(self, embedding: Embedding, step: int) -> Path:
-        """Write the embedding of a step and remove the oldest beyond those to keep."""
+        """Write the embedding of a step and remove the oldest beyond those to keep; this one stays."""
         path = write(embedding, self._made(self.at_step(step)), overwrite=True)
         pattern = re.compile(re.escape(self._stem) + r"-(\d+)\.safetensors")
         found = [(int(m[1]), p) for p in self.folder.iterdir() if (m := pattern.fullmatch(p.name))]
-        for _, old in sorted(found)[: -self._keep or None]:
+        for _, old in sorted(found)[: -max(1, self._keep)]:
             with contextlib.suppress(OSError):
                 old.unlink()
         return path

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ti_fix.errors import WrongUse
 from ti_fix.train import monitor
+from ti_fix.train.distilled import GUESSING, guessed_detail, named
 from ti_fix.train.engine import Batch, Engine
 from ti_fix.train.events import Event
+from ti_fix.train.latents import LatentCache
 from ti_fix.train.memory import of_step
 from ti_fix.train.objective import objective
 from ti_fix.train.recompute import wanted
@@ -19,6 +22,16 @@ from ti_fix.train.state import State
 
 _DROWNED = 0.5
 """Share of the other words' effect below which a warning is due."""
+
+
+def precision(cache: LatentCache) -> Iterator[Event]:
+    """Tell where the VAE could not encode the pictures as it was loaded."""
+    if cache.precision:
+        message = (
+            f"The VAE answers with NaN in the precision that it is loaded in; the pictures were encoded in "
+            f"{cache.precision} instead, and nothing else is affected. SDXL's own VAE does this in half precision."
+        )
+        yield monitor.event(0, "note", "vae-precision", message)
 
 
 def memory(engine: Engine, state: State) -> Iterator[Event]:
@@ -38,10 +51,26 @@ def memory(engine: Engine, state: State) -> Iterator[Event]:
         f"A step takes about {found.total / 2**30:.1f} GB beside text encoders and VAE: {found.weights / 2**30:.1f} "
         f"for the UNet's weights, {found.step / 2**30:.1f} for {len(batch.latents)} pictures at this size"
     )
-    if checkpointing:
+    free = free_memory(model.unet)
+    if free is not None:
+        message += f"; the card has {free / 2**30:.1f} GB free beside what is loaded"
+    if free is not None and found.step > free:
+        smaller: dict[str, Any] = {"batch_size": max(1, config.batch_size // 2)} if checkpointing else {}
+        remedy = smaller or {"checkpointing": "on"}
+        yield monitor.event(0, "warning", "memory", f"{message}: that will not fit. Train with less at once.", **remedy)
+    elif checkpointing:
         yield monitor.event(0, "note", "memory", f"{message}.")
     else:
         yield monitor.event(0, "note", "memory", f"{message}; checkpointing takes far less.", checkpointing="on")
+
+
+def free_memory(unet: Any) -> int | None:
+    """Bytes that are free for a step on the card that holds the UNet; None where it is not on one."""
+    device = next(unet.parameters()).device
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
 def prediction(engine: Engine, fixed: Sequence[Batch], state: State) -> Iterator[Event]:
@@ -61,6 +90,28 @@ def prediction(engine: Engine, fixed: Sequence[Batch], state: State) -> Iterator
     engine.objective = objective(engine.config, engine.model.schedule, prediction=measured)
     message = f"{told} It is trained as {measured}; set the prediction type if that is wrong."
     yield monitor.event(0, "warning", "wrong-prediction-type", message, prediction=measured)
+
+
+def distilled(engine: Engine, fixed: Sequence[Batch]) -> Iterator[Event]:
+    """Warn where the checkpoint is one that was distilled to draw in a few steps."""
+    model = engine.model
+    kinds = named(getattr(model, "described", ()))
+    if getattr(getattr(model.unet, "config", None), "time_cond_proj_dim", None):
+        kinds.append("a guidance input of the UNet, as LCM has it")
+    guessed = guessed_detail(engine, fixed)
+    signs = [f"what is written about it ({', '.join(kinds)})"] if kinds else []
+    if guessed is not None and guessed > GUESSING:
+        signs.append(f"its answers (of the detail that noise hides it makes up {min(guessed, 1):.0%}; a denoiser 0 %)")
+    if not signs:
+        return
+    doubt = ""
+    if kinds and guessed is not None and guessed <= GUESSING:
+        doubt = f" Its answers are much like a denoiser's, though (made up: {max(guessed, 0):.0%})."
+    message = (
+        f"The checkpoint looks distilled, made to draw in 1 to 8 steps, by {' and by '.join(signs)}.{doubt} Training "
+        "on such a model learns badly: train on the model that it was made from, and use the embedding on both."
+    )
+    yield monitor.event(0, "warning", "distilled-checkpoint", message)
 
 
 def result(engine: Engine, state: State, vectors: Mapping[str, Tensor]) -> Iterator[Event]:

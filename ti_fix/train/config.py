@@ -144,8 +144,8 @@ class TrainConfig:
         "adamw",
         "Optimiser",
         "adamw moves the vectors freely; direction keeps them at the vocabulary's length and turns them; prodigy finds "
-        "the rate by itself (set the rate to 1)",
-        choices=("adamw", "direction", "prodigy"),
+        "the rate by itself (set the rate to 1); adafactor is adamw without momentum",
+        choices=("adamw", "direction", "prodigy", "adafactor"),
     )
     weight_decay: float = option(
         0.0, "Weight decay of CLIP-L", "pulls the vectors to zero, so 0 is best", minimum=0, maximum=1, expert=True
@@ -201,7 +201,7 @@ class TrainConfig:
         expert=True,
     )
     norm_prior: float = option(
-        0.0, "Length prior", "pull to the vocabulary's length (adamw, prodigy)", minimum=0, maximum=100, expert=True
+        0.0, "Length prior", "pull to the vocabulary's length (not direction)", minimum=0, maximum=100, expert=True
     )
     direction_prior: float = option(
         0.0, "Direction prior", "pull to the start's direction", minimum=0, maximum=100, expert=True
@@ -241,6 +241,20 @@ class TrainConfig:
     preview_every: int = option(0, "Preview every", "steps between pictures; 0: none", minimum=0, maximum=_MILLION)
     preview_prompt: str = option("a photo of [name]", "Preview prompt", "[name] is the embedding")
     preview_steps: int = option(20, "Preview steps", "of the sampler", minimum=1, maximum=1000, expert=True)
+    probe_every: int = option(
+        0,
+        "Order probe every",
+        "steps between probes by pictures whether a scene beside the name is still drawn; 0: never",
+        minimum=0,
+        maximum=_MILLION,
+        expert=True,
+    )
+    probe_scenes: tuple[str, ...] = option(
+        ("on a beach", "in a forest", "in a city at night", "in the snow"),
+        "Scenes of the probe",
+        "what is put behind the preview prompt; two or more that look different",
+        expert=True,
+    )
     checkpointing: str = option(
         "auto",
         "Gradient checkpointing",
@@ -255,8 +269,8 @@ class TrainConfig:
 
 
 RESUMABLE = frozenset(
-    "steps out overwrite resume checkpoint_every keep preview_every preview_prompt preview_steps self_test "
-    "cache cache_mb cache_folder folders".split()
+    "steps out overwrite resume checkpoint_every keep preview_every preview_prompt preview_steps probe_every "
+    "probe_scenes self_test cache cache_mb cache_folder folders".split()
 )
 """Settings that a resumed run may change and still be called the same run (`steps` only with a constant rate)."""
 

@@ -150,17 +150,34 @@ def _mask_of(path: Path) -> Path | None:
 
 def _caption(path: Path, notes: _Notes) -> str | None:
     """The text beside the picture; None where there is no file or nothing in it."""
+    found = caption_beside(path)
+    if found is None:
+        return None
+    file, read = found
+    notes.add_encoding(file, read)
+    text = one_line(read.text)
+    if not text:
+        notes.empty.append(file.name)
+    return text or None
+
+
+def caption_beside(path: Path) -> tuple[Path, Text] | None:
+    """The file with a picture's caption, and what it says; None where there is none."""
     for ending in CAPTION_ENDINGS:
         file = path.with_suffix(ending)
-        if not file.is_file():
-            continue
-        read = decode_text(file.read_bytes())
-        notes.add_encoding(file, read)
-        text = one_line(read.text)
-        if not text:
-            notes.empty.append(file.name)
-        return text or None
+        if file.is_file():
+            return file, decode_text(file.read_bytes())
     return None
+
+
+def pictures_in(folders: Sequence[str]) -> list[Path]:
+    """The picture files of folders, as `gather` takes them; none of them is opened.
+
+    Raises:
+        WrongUse: a folder does not exist.
+    """
+    files = (path for entry in folders for path in _files(_folder(entry)[0]))
+    return [p for p in files if p.suffix.lower() in ENDINGS and not p.name.lower().endswith(_MASK_ENDINGS)]
 
 
 def caption_or_name(sample: Sample) -> str:

@@ -154,25 +154,21 @@ class Engine:
             pictures=tuple(view.picture for view in views),
         )
 
-    def fixed_batches(self, views: Sequence[View]) -> list[Batch]:
-        """Batches for the fixed loss: each view at evenly spread timesteps with noise of its own."""
-        count = self.config.validation_timesteps
-        spread = (torch.arange(count) + 0.5) * (self.objective.timesteps / count)
-        found = []
-        for view in views:
-            for start in range(0, count, self.config.batch_size):
-                timesteps = spread[start : start + self.config.batch_size].long()
-                generator = torch_stream(self.config.seed, "validation", view.picture, start)
-                prompt = self._prompts[view.picture][0]
-                rows = len(timesteps)
-                found.append(self._batch([view] * rows, [prompt] * rows, timesteps, generator))
-        return found
+    def fixed_batch(self, view: View, timesteps: Tensor) -> Batch:
+        """A view at some timesteps under its first caption, with noise that depends on nothing but these."""
+        rows = len(timesteps)
+        generator = torch_stream(self.config.seed, "validation", view.picture, int(timesteps[0]))
+        return self._batch([view] * rows, [self._prompts[view.picture][0]] * rows, timesteps, generator)
 
     # losses
 
     def losses(self, batch: Batch, vectors: Mapping[str, Tensor], *, plain: bool = False) -> Tensor:
-        """The loss of each row, (rows,); `plain`: mean squared error without weights by timestep."""
-        conditioning = self.model.encode_prompts(batch.prompts, {self.config.name: vectors}, batch.sizes)
+        """The loss of each row, (rows,); `plain`: mean squared error without weights by timestep.
+
+        Without vectors the prompts are taken as they are.
+        """
+        named = {self.config.name: vectors} if vectors else {}
+        conditioning = self.model.encode_prompts(batch.prompts, named, batch.sizes)
         return self._losses(batch, conditioning, plain=plain)
 
     def _losses(self, batch: Batch, conditioning: Conditioning, *, plain: bool = False) -> Tensor:
@@ -181,12 +177,6 @@ class Engine:
         target = self.objective.target(batch.latents, batch.noise, batch.timesteps)
         objective = self.objective.plain() if plain else self.objective
         return objective.losses(output, target, batch.timesteps, batch.weights)
-
-    @torch.no_grad()
-    def fixed_loss(self, batches: Sequence[Batch], vectors: Mapping[str, Tensor]) -> float:
-        """Mean plain loss over the batches, the same for the same vectors."""
-        found = [self.losses(batch, vectors, plain=True).double() for batch in batches]
-        return float(torch.cat(found).mean())
 
     def _priors(self, state: State) -> Tensor:
         config = self.config

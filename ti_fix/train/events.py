@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,13 +49,16 @@ class ValidationEvent:
     """The fixed loss: same pictures, crops, captions, noise and timesteps every time.
 
     Attributes:
+        loss: what is left of the loss of captions without the name, 1 where the embedding is no use.
         best_step, best_loss: the best so far, this one included.
+        words: encoder key -> for each vector the words that are nearest to it now.
     """
 
     step: int
     loss: float
     best_step: int
     best_loss: float
+    words: Mapping[str, list[list[str]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,3 +112,16 @@ class DoneEvent:
 
 
 Event = PrepareEvent | StepEvent | ValidationEvent | PreviewEvent | CheckpointEvent | FindingEvent | DoneEvent
+
+
+def as_json(event: Event) -> dict[str, Any]:
+    """An event as plain values; pictures and vectors stay out."""
+    kind = type(event).__name__.removesuffix("Event").lower()
+    if isinstance(event, PreviewEvent):
+        return {"event": kind, "step": event.step, "prompt": event.prompt}
+    if isinstance(event, DoneEvent):
+        path = None if event.path is None else str(event.path)
+        return {"event": kind, "step": event.step, "reason": event.reason, "best_step": event.best_step, "path": path}
+    if isinstance(event, CheckpointEvent):
+        return {"event": kind, "step": event.step, "kind": event.kind, "path": str(event.path)}
+    return {"event": kind, **asdict(event)}

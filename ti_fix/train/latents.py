@@ -35,14 +35,50 @@ class Encoded:
     weights: Tensor | None
 
 
-def fingerprint(model: DiffusionModel) -> str:
+PRECISIONS = ("bfloat16", "float32")
+"""What the VAE is tried in, one after the other, where it answers with NaN."""
+
+
+class Encoder:
+    """The model's VAE, in the first precision in which its answers are finite.
+
+    SDXL's own VAE overflows in half precision. Once a wider one was needed it is used for all that follows.
+
+    Attributes:
+        precision: the one that was needed, empty as long as the model's own will do.
+    """
+
+    def __init__(self, model: DiffusionModel) -> None:
+        self._model, self.precision = model, ""
+
+    def __call__(self, pixels: Tensor, what: str) -> Tensor:
+        """Pixels (1, 3, height, width) -> latents, float32 on the CPU.
+
+        Raises:
+            TiFixError: they are not finite in any precision; `what` names the picture.
+        """
+        wider = getattr(self._model, "encode_images_in", None)  # `protocols.WidensImages`
+        tried = ("", *PRECISIONS) if wider is not None else ("",)
+        for precision in tried[tried.index(self.precision) :]:
+            latents = wider(pixels, precision) if wider and precision else self._model.encode_images(pixels)
+            latents = latents.float().cpu()
+            if bool(latents.isfinite().all()):
+                self.precision = precision
+                return latents
+        raise TiFixError(
+            f"The VAE turns {what} into NaN{', also in float32' if wider else ''}; load "
+            f"{'another VAE' if wider else 'a VAE that works in half precision, or run it in full precision'}."
+        )
+
+
+def fingerprint(encode: Encoder) -> str:
     """A name for the model's VAE: a hash of how it encodes a fixed picture, rounded so that machines agree.
 
     So two checkpoints with one VAE share a cache, and another VAE never reads it.
     """
     ramp = torch.linspace(-1, 1, 64)
     probe = torch.stack([ramp.expand(64, 64), ramp[:, None].expand(64, 64), ramp.flip(0).expand(64, 64)])[None]
-    latents = model.encode_images(probe).float().cpu()
+    latents = encode(probe, "a test picture")
     return hashlib.sha256(repr((latents * 32).round().int().tolist()).encode()).hexdigest()[:16]
 
 
@@ -58,10 +94,16 @@ class LatentCache:
     def __init__(
         self, config: TrainConfig, model: DiffusionModel, samples: Sequence[Sample], folder: Path | None = None
     ) -> None:
-        self._config, self._model, self._samples, self._folder = config, model, samples, folder
-        self._vae = fingerprint(model)
+        self._config, self._samples, self._folder = config, samples, folder
+        self._encoder = Encoder(model)
+        self._vae = fingerprint(self._encoder)
         self._kept: OrderedDict[str, Encoded] = OrderedDict()
         self._bytes = 0
+
+    @property
+    def precision(self) -> str:
+        """What the VAE had to be widened to, empty where it was not."""
+        return self._encoder.precision
 
     @property
     def bytes(self) -> int:
@@ -100,12 +142,7 @@ class LatentCache:
         picture = open_picture(
             sample.source, mask=sample.mask, alpha=self._config.alpha, background=self._config.background
         )
-        latents = self._model.encode_images(to_pixels(view.cut(picture.image))).float().cpu()
-        if not bool(latents.isfinite().all()):
-            raise TiFixError(
-                f"The VAE turns {sample.name} into NaN; load a VAE that works in half precision, or run it in full "
-                "precision."
-            )
+        latents = self._encoder(to_pixels(view.cut(picture.image)), sample.name)
         weights = None
         if picture.weight is not None:
             pixels = to_weights(view.cut(picture.weight), self._config.mask_floor)

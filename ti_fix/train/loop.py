@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ti_fix.embedding import Embedding, Finding
 from ti_fix.errors import TiFixError, WrongUse
-from ti_fix.protocols import DiffusionModel, ImageRequest
+from ti_fix.protocols import DiffusionModel
 from ti_fix.train import checks, monitor
-from ti_fix.train.captions import filled
 from ti_fix.train.checkpoint import Files, embedding_of
 from ti_fix.train.checkpoint import about as header
 from ti_fix.train.config import TrainConfig, check
 from ti_fix.train.dataset import Dataset
 from ti_fix.train.distributed import Group, current
-from ti_fix.train.engine import Batch, Engine, Outcome, out_of_memory
+from ti_fix.train.engine import Engine, Outcome, out_of_memory
 from ti_fix.train.events import (
     CheckpointEvent,
     DoneEvent,
     Event,
     FindingEvent,
     PrepareEvent,
-    PreviewEvent,
     StepEvent,
     ValidationEvent,
 )
@@ -37,41 +36,31 @@ from ti_fix.train.latents import LatentCache
 from ti_fix.train.objective import objective
 from ti_fix.train.optimise import optimiser
 from ti_fix.train.preflight import Plan, plan
+from ti_fix.train.previews import Generate, Previews
 from ti_fix.train.recompute import recomputed, wanted
 from ti_fix.train.selftest import check_gradient
 from ti_fix.train.state import differences, from_bytes, new_state, to_bytes
+from ti_fix.train.validation import FixedLoss
 
-Generate = Callable[[ImageRequest], Any]
-Stop = Callable[[], bool]
+Ask = Callable[[], bool]
+Judge = Callable[[], Iterable[Finding]]
 Convert = Callable[[Embedding], Embedding]
-Look = Callable[[], Iterable[Finding]]
-
-_PREVIEW_FAILURES = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TiFixError,
-    TypeError,
-    ValueError,
-)
-"""What a host's generation may raise; a failed preview must not end a training."""
 
 _SMOOTH = 0.98
 _SNAPSHOT_EVERY = 10
 
 
-def train(
+def train(  # noqa: PLR0913 - the parts of a run, each handed in
     config: TrainConfig,
     model: DiffusionModel,
     samples: Dataset,
     *,
-    stop: Stop = lambda: False,
+    stop: Ask = lambda: False,
+    save: Ask = lambda: False,
     generate: Generate | None = None,
     fit: Convert = lambda embedding: embedding,
     publish: Convert = lambda embedding: embedding,
-    look: Look = tuple,
+    judge: Judge = tuple,
 ) -> Iterator[Event]:
     """Learn an embedding.
 
@@ -80,11 +69,12 @@ def train(
         model: the loaded model; its weights are not changed.
         samples: the pictures, from `gather` or `from_images`.
         stop: asked before each step; the run then ends with its files written.
-        generate: makes previews; called between steps, inside the model's `trainable()`.
+        save: asked after each step; the state and the vectors of this step are then written, beside the regular saves.
+        generate: makes previews and the order probe's pictures; called between steps, inside the model's `trainable()`.
         fit: brings a start file to the model's widths, `publish` what was learned to those of files; only models of
             unusual widths need them.
         publish: see `fit`.
-        look: what is wrong with the model's tokenizers and text encoders; an error stops the run before it begins.
+        judge: what is wrong with the model's text encoders; an error stops the run before it begins.
 
     Yields:
         What happens, as it happens; the last event is a `DoneEvent`.
@@ -93,22 +83,51 @@ def train(
         TiFixError: a setting, the data or the model makes the run impossible; told before the first step, with all
             findings as events, or, for a loss that stays non-finite and a full disk, during it.
     """
-    check(config)
     about = statistics(model.vocabulary())
-    work = plan(config, model, samples, about)
-    yield from (FindingEvent(step=0, finding=p.finding, remedy=p.remedy) for p in work.problems)
-    of_model = tuple(look())
-    yield from (FindingEvent(step=0, finding=finding) for finding in of_model)
-    errors = (*work.errors, *(finding for finding in of_model if finding.severity == "error"))
-    if errors:
-        raise WrongUse(" ".join(finding.message for finding in errors))
+    work = yield from _planned(config, model, samples, about, judge)
     start = start_vectors(config, model.vocabulary(), model.family, about, fit)
     recompute = recomputed(model.unet) if wanted(config.checkpointing, model.unet) else nullcontext()
     with model.trainable(), recompute:
         run = _Run(config, model, samples, work, start, about, generate, publish)
         yield from run.prepare()
-        yield from run.steps(stop)
+        yield from run.begin()
+        yield from run.steps(stop, save)
         yield from run.finish()
+
+
+def look(
+    config: TrainConfig,
+    model: DiffusionModel,
+    samples: Dataset,
+    *,
+    fit: Convert = lambda embedding: embedding,
+    judge: Judge = tuple,
+) -> Iterator[Event]:
+    """What `train` would tell before its first step: findings, memory, prediction type. Writes nothing.
+
+    Raises:
+        TiFixError: as `train` would.
+    """
+    about = statistics(model.vocabulary())
+    work = yield from _planned(config, model, samples, about, judge)
+    start = start_vectors(config, model.vocabulary(), model.family, about, fit)
+    with model.trainable():
+        run = _Run(replace(config, out="", cache="memory"), model, samples, work, start, about, None, fit)
+        yield from run.prepare()
+
+
+def _planned(
+    config: TrainConfig, model: DiffusionModel, samples: Dataset, about: Mapping[str, Statistics], judge: Judge
+) -> Generator[Event, None, Plan]:
+    check(config)
+    work = plan(config, model, samples, about)
+    yield from (FindingEvent(step=0, finding=p.finding, remedy=p.remedy) for p in work.problems)
+    of_model = tuple(judge())
+    yield from (FindingEvent(step=0, finding=finding) for finding in of_model)
+    errors = (*work.errors, *(finding for finding in of_model if finding.severity == "error"))
+    if errors:
+        raise WrongUse(" ".join(finding.message for finding in errors))
+    return work
 
 
 class _Run:
@@ -125,37 +144,43 @@ class _Run:
         generate: Generate | None,
         publish: Convert,
     ) -> None:
-        self._config, self._model, self._work, self._generate = config, model, work, generate
-        self._publish = publish
+        self._config, self._model, self._work, self._publish = config, model, work, publish
         self._names = [sample.name for sample in data.samples]
         self._about = about
         self._group: Group = current()
-        self._files = Files(config) if config.out and self._group.rank == 0 else None
+        first = self._group.rank == 0
+        self._files = Files(config) if config.out and first else None
+        self._previews = Previews(config, generate) if generate is not None and first else None
         cache = LatentCache(config, model, data.samples, _cache_folder(config))
         goal = objective(config, model.schedule)
         self._engine = Engine(config, model, goal, self._about, cache, work.prompts, work.training, self._group)
         chosen = optimiser(config, start, self._about)
         self._state = new_state(start, chosen, self._engine.first_scale())
         self._good = self._snapshot()
-        self._fixed: list[Batch] = []
+        self._pace = monitor.Pace()
         self._reason: Literal["finished", "stopped", "plateau"] = "finished"
 
     # before
 
     def prepare(self) -> Iterator[Event]:
-        """Encode the pictures, take up a saved run, test the model, measure the loss before training."""
+        """Encode the pictures; look at the memory and at what the model predicts."""
         views = list(dict.fromkeys((*self._work.training, *self._work.validation)))
         for done, view in enumerate(views, 1):
             self._engine.cache.get(view)
             yield PrepareEvent(what="pictures", done=done, total=len(views))
-        self._fixed = self._engine.fixed_batches(self._work.validation)
+        yield from checks.precision(self._engine.cache)
+        self._fixed = FixedLoss(self._engine, self._work.validation)
         yield from checks.memory(self._engine, self._state)
-        yield from checks.prediction(self._engine, self._fixed, self._state)
+        yield from checks.prediction(self._engine, self._fixed.batches, self._state)
+        yield from checks.distilled(self._engine, self._fixed.batches)
+
+    def begin(self) -> Iterator[Event]:
+        """Take up a saved run, or test the model and measure the loss before training."""
         if self._config.resume:
             yield from self._resume()
         if self._state.numbers.step == 0:
             if self._config.self_test:
-                check_gradient(self._engine, self._fixed[0], self._state.copy_of_vectors())
+                check_gradient(self._engine, self._fixed.batches[0], self._state.copy_of_vectors())
                 yield PrepareEvent(what="self-test", done=1, total=1)
             if self._config.validate_every:
                 yield from self._validate()
@@ -178,7 +203,7 @@ class _Run:
 
     # during
 
-    def steps(self, stop: Stop) -> Iterator[Event]:
+    def steps(self, stop: Ask, save: Ask) -> Iterator[Event]:
         """Step until the end, a stop or a plateau."""
         config, numbers = self._config, self._state.numbers
         while numbers.step < self._engine.steps:
@@ -191,10 +216,13 @@ class _Run:
                 self._good = self._snapshot()
             if _due(step, config.validate_every) or (config.validate_every and step == self._engine.steps):
                 yield from self._validate()
-            if _due(step, config.checkpoint_every) and step < self._engine.steps:
-                yield from self._save()
-            if _due(step, config.preview_every):
-                yield from self._preview()
+            asked = save()
+            if asked or (_due(step, config.checkpoint_every) and step < self._engine.steps):
+                yield from self._save(asked=asked)
+            if self._previews is not None and _due(step, config.preview_every):
+                yield from self._previews.preview(step, self._state.copy_of_vectors())
+            if self._previews is not None and _due(step, config.probe_every):
+                yield from self._previews.probe(step, self._state.copy_of_vectors())
             if config.patience and numbers.stale >= config.patience:
                 self._reason = "plateau"
                 return
@@ -222,6 +250,7 @@ class _Run:
             lengths={k: _mean_length(b) / self._about[k].length for k, b in self._state.vectors.items()},
             seconds=outcome.seconds,
         )
+        yield from self._pace.watch(numbers.step, outcome.seconds)
         yield from monitor.watch_gradient(numbers, outcome, self._names)
         yield from monitor.watch_vectors(self._state, self._about, self._engine.steps)
 
@@ -247,7 +276,7 @@ class _Run:
 
     def _validate(self) -> Iterator[Event]:
         numbers = self._state.numbers
-        loss = self._engine.fixed_loss(self._fixed, self._state.copy_of_vectors())
+        loss = self._fixed(self._state.copy_of_vectors())
         if numbers.step == 0:
             numbers.first_loss = loss
         if loss < numbers.best_loss:
@@ -255,40 +284,24 @@ class _Run:
             self._state.best = self._state.copy_of_vectors()
         else:
             numbers.stale += 1
-        yield ValidationEvent(step=numbers.step, loss=loss, best_step=numbers.best_step, best_loss=numbers.best_loss)
+        yield ValidationEvent(
+            step=numbers.step,
+            loss=loss,
+            best_step=numbers.best_step,
+            best_loss=numbers.best_loss,
+            words=monitor.nearest_words(self._state.copy_of_vectors(), self._model.vocabulary()),
+        )
         yield from monitor.watch_progress(numbers, self._engine.steps)
 
-    def _save(self) -> Iterator[Event]:
+    def _save(self, *, asked: bool) -> Iterator[Event]:
         if self._files is None:
             return
         step = self._state.numbers.step
         path = self._files.write_state(to_bytes(self._state, self._config))
         yield CheckpointEvent(step=step, kind="state", path=path)
-        if self._config.keep:
+        if asked or self._config.keep:
             embedding = self._publish(embedding_of(self._config, self._state.vectors, self._header(step)))
             yield CheckpointEvent(step=step, kind="step", path=self._files.write_step(embedding, step))
-
-    def _preview(self) -> Iterator[Event]:
-        if self._generate is None or self._group.rank != 0:
-            return
-        config, step = self._config, self._state.numbers.step
-        embedding = embedding_of(config, self._state.vectors, {})
-        prompt = filled(config.preview_prompt, config.name, "")
-        request = ImageRequest(
-            prompt=prompt,
-            width=config.resolution,
-            height=config.resolution,
-            steps=config.preview_steps,
-            seed=config.seed,
-            embeddings=(embedding,),
-        )
-        try:
-            image = self._generate(request)
-        except _PREVIEW_FAILURES as error:
-            message = f"The preview failed ({type(error).__name__}: {error}); the training goes on."
-            yield monitor.event(step, "warning", "preview-failed", message)
-            return
-        yield PreviewEvent(step=step, prompt=prompt, image=image)
 
     # after
 

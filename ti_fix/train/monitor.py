@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +28,12 @@ _ALARM = 10.0
 
 _LONG = 3.0
 """Times the vocabulary's length from which vectors are worth a note; many good files are longer."""
+
+SLOW = 4.0
+"""Times the usual duration of a step from which it counts as slow."""
+
+SLOW_STEPS = 5
+"""Slow steps in a row that are worth a word; a single one may have waited for something else."""
 
 BAD_STEPS = 5
 """Steps in a row without a finite loss after which a run ends."""
@@ -52,6 +60,36 @@ def watch_gradient(numbers: Numbers, outcome: Outcome, names: Sequence[str]) -> 
             )
             yield event(numbers.step, "warning", "gradient-alarm", message)
     numbers.gradients = [*numbers.gradients, length][-REMEMBERED:]
+
+
+class Pace:
+    """Notices when steps suddenly take far longer, as when a driver moves the card's memory into main memory."""
+
+    def __init__(self) -> None:
+        self._usual: deque[float] = deque(maxlen=REMEMBERED)
+        self._slow: list[float] = []
+        self._told = False
+
+    def watch(self, step: int, seconds: float) -> Iterator[FindingEvent]:
+        """Tell once."""
+        if self._told:
+            return
+        usual = statistics.median(self._usual) if len(self._usual) >= 10 else math.inf
+        if seconds <= SLOW * usual:
+            self._usual.append(seconds)
+            self._slow.clear()
+            return
+        self._slow.append(seconds)
+        if len(self._slow) >= SLOW_STEPS:
+            self._told = True
+            now = statistics.median(self._slow)
+            message = (
+                f"Steps take {now / usual:.0f} times as long as before ({now:.2g} s instead of {usual:.2g} s). If no "
+                "other program is at work, the graphics card is full and its memory spills into main memory, as "
+                "drivers on Windows do: close what else uses the card, or stop and train with checkpointing or smaller "
+                "batches."
+            )
+            yield event(step, "warning", "slow-steps", message, checkpointing="on")
 
 
 def not_finite(config: TrainConfig, numbers: Numbers, outcome: Outcome, names: Sequence[str]) -> FindingEvent:

@@ -156,6 +156,36 @@ class Prodigy(_Remembering):
         block.addcdiv_(first, second.sqrt().add_(size * 1e-8), value=-rate * size)
 
 
+class Adafactor(_Remembering):
+    """Second moments as the product of one number a row and one a column, updates clipped by their own size.
+
+    Shazeer & Stern 2018 (arXiv 1804.04235), algorithm 4 with the rate as it is set instead of a relative one.
+    """
+
+    def __init__(self, decay: Mapping[str, float]) -> None:
+        super().__init__()
+        self._decay = decay
+
+    @torch.no_grad()
+    def update(self, vectors: Blocks, gradients: Blocks, rates: Mapping[str, float]) -> None:
+        """Change the vectors in place."""
+        tiny = torch.finfo(torch.float32).eps
+        for key, block in vectors.items():
+            share = self._count(key) ** -0.8
+            rows = self._remembered(f"{key}.rows", block[:, :1])
+            columns = self._remembered(f"{key}.columns", block[:1])
+            rows.lerp_(gradients[key].square().mean(1, keepdim=True), share)
+            columns.lerp_(gradients[key].square().mean(0, keepdim=True), share)
+            second = (rows @ columns) / rows.mean().clamp_min(tiny)
+            move = gradients[key] * second.clamp_min(tiny**2).rsqrt()
+            size = float(move.norm()) / math.sqrt(move.numel())
+            block.mul_(1 - rates[key] * self._decay[key])
+            block.add_(move, alpha=-rates[key] / max(1.0, size))
+
+
+_BY_NAME = {"adamw": AdamW, "prodigy": Prodigy, "adafactor": Adafactor}
+
+
 def optimiser(config: TrainConfig, start: Blocks, about: Mapping[str, Statistics]) -> Optimiser:
     """The optimiser that the settings name.
 
@@ -164,11 +194,10 @@ def optimiser(config: TrainConfig, start: Blocks, about: Mapping[str, Statistics
         start: the first vectors.
         about: statistics of the vocabulary per encoder.
     """
-    decay = decays(config, start)
     if config.optimiser == "direction":
         lengths = {key: about[key].length for key in start}
         return Direction(lengths, {key: about[key].rms for key in start}, start, config.direction_prior)
-    return Prodigy(decay) if config.optimiser == "prodigy" else AdamW(decay)
+    return _BY_NAME[config.optimiser](decays(config, start))
 
 
 def decays(config: TrainConfig, keys: Mapping[str, object]) -> dict[str, float]:

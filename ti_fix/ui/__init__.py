@@ -18,7 +18,8 @@ def build(host: PageHost) -> list[tuple[Any, str, str]]:
 
 
 def mount_api(app: Any, host: PageHost) -> None:
-    """Add the API's routes to the WebUI's app, for ``on_app_started``; see `ti_fix.ui.api`."""
-    from ti_fix.ui.api import mount
+    """Add the API's routes to the WebUI's app, for ``on_app_started``; see `ti_fix.ui.api` and `train_api`."""
+    from ti_fix.ui import api, train_api
 
-    mount(app, host)
+    api.mount(app, host)
+    train_api.mount(app, host)

@@ -1,4 +1,4 @@
-"""Routes under ``/ti_fix/v1``: embeddings (list, inspect, repair, refresh) and the loaded model, as JSON.
+"""Routes under ``/ti_fix/v1``: list, inspect, repair, refresh, convert and the model, as JSON; the source as a zip.
 
 Routes of an extension escape the host's own password check, so each asks for one itself: HTTP basic with a pair of the
 host's, or the cookie of its login page. Nobody hands in a path: an embedding is named by the id that the list gave it,
@@ -23,12 +23,13 @@ from fastapi.concurrency import run_in_threadpool
 from ti_fix import __version__
 from ti_fix.errors import TiFixError
 from ti_fix.jobs import Busy
-from ti_fix.ui import model_state
+from ti_fix.ui import evaluate_api, model_state
 from ti_fix.ui.desk import Desk, desk_of
 from ti_fix.ui.files_details import prompt_text
 from ti_fix.ui.files_table import CHOICES, filtered, found
 from ti_fix.ui.host import PageHost
 from ti_fix.ui.library import Entry
+from ti_fix.ui.source import zipped
 
 PREFIX = "/ti_fix/v1"
 MAX_BODY = 64 * 1024
@@ -54,23 +55,40 @@ def mount(app: FastAPI, host: PageHost) -> None:
     """Add the routes to a host's app; those of an earlier call on the same app stay as they are."""
     if any(str(getattr(route, "path", "")).startswith(PREFIX) for route in app.routes):
         return
+    from ti_fix.ui.convert_api import convert_files  # it needs what is defined here
+
     desk = desk_of(host)
     for path, method, work in (
         ("files", "GET", list_files),
         ("inspect", "GET", inspect_file),
-        ("model", "GET", show_model),
         ("repair", "POST", repair_files),
         ("refresh", "POST", refresh),
+        ("convert", "POST", convert_files),
+        ("model", "GET", show_model),
         ("tokens", "POST", show_tokens),
+        *evaluate_api.ROUTES,
     ):
-        app.add_api_route(
-            f"{PREFIX}/{path}",
-            _endpoint(desk, app, work, body=method == "POST", writes=work in WRITING),
-            methods=[method],
-            tags=["ti_fix"],
-            summary=(work.__doc__ or "").partition("\n")[0],
-            response_class=Response,
-        )
+        add_route(app, desk, path, method, work)
+    app.add_api_route(f"{PREFIX}/source", _source, methods=["GET"], tags=["ti_fix"], response_class=Response)
+
+
+def add_route(app: FastAPI, desk: Desk, path: str, method: str, work: Work) -> None:
+    """Add one route with the password check of all, and for what changes something the refusal of strangers."""
+    app.add_api_route(
+        f"{PREFIX}/{path}",
+        _endpoint(desk, app, work, body=method == "POST", writes=method == "POST" and work not in READING),
+        methods=[method],
+        tags=["ti_fix"],
+        summary=(work.__doc__ or "").partition("\n")[0],
+        response_class=Response,
+    )
+
+
+def _source() -> Response:
+    """The program as it runs here; open to all who reach it, as the licence wants."""
+    return Response(
+        zipped(), media_type="application/zip", headers={"Content-Disposition": "attachment; filename=ti_fix.zip"}
+    )
 
 
 def list_files(desk: Desk, values: Values) -> dict[str, Any]:
@@ -78,7 +96,7 @@ def list_files(desk: Desk, values: Values) -> dict[str, Any]:
     show = values.get("show", "all")
     if show not in CHOICES:
         raise Refused(400, "wrong-value", f"show is {show!r}; choose one of: {', '.join(CHOICES)}.")
-    confined, left_out = _entries(desk)
+    confined, left_out = confined_entries(desk)
     used = desk.host.used_in_last_image()
     listed = filtered(found(confined, str(values.get("search", ""))), show, used)
     return {
@@ -91,7 +109,7 @@ def list_files(desk: Desk, values: Values) -> dict[str, Any]:
 
 def inspect_file(desk: Desk, values: Values) -> dict[str, Any]:
     """One embedding, by ``id`` or by ``path`` as the list spells it."""
-    confined, _ = _entries(desk)
+    confined, _ = confined_entries(desk)
     return _about(_named(confined, values))
 
 
@@ -100,8 +118,8 @@ def repair_files(desk: Desk, values: Values) -> dict[str, Any]:
 
     ``refresh`` (true) makes the result usable in the next prompt.
     """
-    confined, _ = _entries(desk)
-    entries = _wanted(confined, values)
+    confined, _ = confined_entries(desk)
+    entries = wanted(confined, values)
     with desk.writing():
         results = [_repaired(desk, entry) for entry in entries]
     desk.library.refreshed()
@@ -141,11 +159,11 @@ def show_tokens(desk: Desk, values: Values) -> dict[str, Any]:
     return model_state.tokens(desk, prompt, steps).as_dict()
 
 
-WRITING = (repair_files, refresh)
-"""Routes that change something."""
+READING = (show_tokens,)
+"""Routes that take a body and change nothing."""
 
 
-def _entries(desk: Desk) -> tuple[list[Entry], int]:
+def confined_entries(desk: Desk) -> tuple[list[Entry], int]:
     """What really lies inside the folders, and how much does not and is left out."""
     entries = desk.library.refreshed()
     confined = [entry for entry in entries if entry.confined]
@@ -156,7 +174,12 @@ def _about(entry: Entry) -> dict[str, Any]:
     return {**entry.as_dict(), "prompt": prompt_text(entry) or None}
 
 
-def _wanted(entries: Sequence[Entry], values: Values) -> list[Entry]:
+def wanted(entries: Sequence[Entry], values: Values) -> list[Entry]:
+    """The entries that a request names by ``id``, ``path`` or ``ids``.
+
+    Raises:
+        Refused: it names none, or one that is not there.
+    """
     ids = values.get("ids")
     if ids is None:
         return [_named(entries, values)]

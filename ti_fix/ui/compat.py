@@ -37,6 +37,19 @@ def on(
     event(fn=handler, inputs=list(inputs), outputs=list(outputs), **more)
 
 
+def on_load(blocks: Any, js: str) -> None:
+    """Run JavaScript (a function) when the page is opened."""
+    blocks.load(fn=None, inputs=None, outputs=None, **{"js" if GRADIO_4 else "_js": js})
+
+
+def queue(blocks: Any) -> None:
+    """Let handlers that yield run beside each other; Gradio 3 would run one after the other."""
+    if GRADIO_4:
+        blocks.queue(default_concurrency_limit=None)
+    else:
+        blocks.queue(concurrency_count=40)
+
+
 def update(**values: Any) -> Any:
     """New properties for a component; without any it stays as it is."""
     return gr.update(**values)

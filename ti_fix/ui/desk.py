@@ -1,4 +1,4 @@
-"""What the pages and the API of one process share: the list, the running jobs and the way back.
+"""What the pages and the API of one process share: the list of files, the running jobs and the way back.
 
 A page may be closed and opened again, and the WebUI may reload all its pages; the desk stays.
 """
@@ -10,7 +10,6 @@ import logging
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ti_fix.errors import TiFixError, WrongUse
@@ -20,29 +19,15 @@ from ti_fix.jobs import Busy, Job, Progress
 from ti_fix.repair import Judged, Replaced, clean, repair, repair_in_place, repairable, undo, write_clean
 from ti_fix.ui.host import PageHost
 from ti_fix.ui.library import BACKUP_FOLDER, Entry, Library
-
-SHOWN_PROBLEMS = 20
-"""Problems of a batch that are listed; more are counted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The last event of a job: what it came to, as sentences.
-
-    Attributes:
-        text: for the user.
-        problems: what could not be done, a sentence each.
-    """
-
-    text: str
-    problems: tuple[str, ...] = ()
+from ti_fix.ui.progress import Outcome
+from ti_fix.ui.train_desk import TrainDesk
 
 
 class Desk:
     """See the module.
 
     Args:
-        host: the program that the page lives in.
+        host: the program that the pages live in.
     """
 
     def __init__(self, host: PageHost) -> None:
@@ -51,6 +36,7 @@ class Desk:
         self.reading = Job()
         self.working = Job()
         self.checking = Job()
+        self.training = TrainDesk(host)
         self.undoable: tuple[Replaced, ...] = ()
         self._writing = threading.Lock()
         self._carriers: dict[str, Path] = {}
@@ -59,6 +45,12 @@ class Desk:
         """Go on with another host object, as after a reload of the WebUI's pages."""
         self.host = host
         self.library.host = host
+        self.training.host = host
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs that must not be cut off."""
+        return self.working.state.active or self.training.job.state.active
 
     @property
     def output_folder(self) -> Path:
@@ -91,6 +83,22 @@ class Desk:
         finally:
             self._writing.release()
 
+    @contextlib.contextmanager
+    def writing_from_page(self) -> Iterator[None]:
+        """The same for what a visitor of the page asks for.
+
+        Raises:
+            WrongUse: anybody can be that visitor.
+            Busy: as for `writing`.
+        """
+        if self.host.page_exposed():
+            raise WrongUse(
+                "Other computers can reach this page without a password, so it changes no files. Start the WebUI with "
+                "--gradio-auth NAME:PASSWORD, or without --listen and --share."
+            )
+        with self.writing():
+            yield
+
     def repair(self, entry: Entry) -> Replaced:
         """Repair one embedding on disk; the caller holds `writing`.
 
@@ -108,7 +116,7 @@ class Desk:
         """Repair several; then read the list again and tell the host."""
         done: list[Replaced] = []
         problems: list[str] = []
-        with self.writing():
+        with self.writing_from_page():
             for number, entry in enumerate(entries):
                 yield Progress(done=number, total=len(entries), note=entry.where[0])
                 if stop.is_set():
@@ -125,7 +133,7 @@ class Desk:
     def undo_events(self) -> Iterator[Progress | Outcome]:
         """Put the originals of the last repair back."""
         steps, problems, back = self.undoable, [], 0
-        with self.writing():
+        with self.writing_from_page():
             for number, step in enumerate(steps):
                 yield Progress(done=number, total=len(steps), note=step.kept[0][0].name)
                 try:
@@ -138,7 +146,7 @@ class Desk:
 
     def extract_events(self, name: str, path: Path) -> Iterator[Progress | Outcome]:
         """Write the embeddings that a file carries into the first embeddings folder."""
-        with self.writing():
+        with self.writing_from_page():
             yield Progress(done=0, total=1, note=name)
             parsed = read(path)
             judged = Judged(parsed=parsed, result=repair(parsed, family=self.library.family))

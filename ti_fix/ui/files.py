@@ -14,9 +14,11 @@ from ti_fix.ui.desk import Desk
 from ti_fix.ui.files_handlers import Actions, Shown
 from ti_fix.ui.files_table import View
 from ti_fix.ui.markup import empty, shown
+from ti_fix.ui.progress import draw_channel, draw_row
 from ti_fix.ui.words import TEXTS
 
 TAKE_COMMAND = "(view, command, search) => [view, window.tiFixCommand || '', search]"
+"""The command comes straight from the page's script: what a text box holds may lag behind a press."""
 
 
 def _id(name: str) -> str:
@@ -80,9 +82,9 @@ def _draw() -> _Controls:
                 elem_id=_id("search"),
             )
             made["refresh"] = gr.Button(TEXTS["refresh"], size="sm", elem_id=_id("refresh"))
-        with gr.Row(elem_id=_id("state")):
-            made["status"] = compat.html(_id("status"))
-            made["stop"] = gr.Button(TEXTS["stop"], variant="stop", size="sm", visible=False, elem_id=_id("stop"))
+        with gr.Row(elem_classes=["ti_fix_state"]):
+            row = draw_row("files", TEXTS["stop"])
+            made["status"], made["stop"] = row.status, row.stop
             made["undo"] = gr.Button(TEXTS["undo"], size="sm", visible=False, elem_id=_id("undo"))
         with gr.Row(elem_id=_id("main")):
             with gr.Column(scale=3, min_width=320, elem_id=_id("left")):
@@ -91,10 +93,8 @@ def _draw() -> _Controls:
                 _draw_loras(made)
             with gr.Column(scale=2, min_width=320, elem_id=_id("side")):
                 _draw_side(made)
-        with gr.Row(elem_id=_id("channel")):  # out of sight; javascript/ti_fix.js presses these
-            made["command"] = gr.Textbox(show_label=False, elem_id=_id("command"))
-            made["send"] = gr.Button("send", elem_id=_id("send"))
-            made["opened"] = gr.Button("opened", elem_id=_id("opened"))
+        channel = draw_channel("files")
+        made["command"], made["send"], made["opened"] = channel.command, channel.send, channel.opened
     return _Controls(**made)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ti_fix.embedding import ENCODERS, Finding
 from ti_fix.repair import carries, too_long
+from ti_fix.repair.on_load import name_in_prompts
 from ti_fix.ui import markup
 from ti_fix.ui.files_table import vectors
 from ti_fix.ui.library import Entry
@@ -51,7 +52,7 @@ def prompt_text(entry: Entry) -> str:
     if too_long(judged) or not judged.result.usable:
         return ""
     unusable = any(f.code in ("prompt-syntax", "keyword") for f in judged.result.findings)
-    return judged.aliases[-1] if unusable and judged.aliases else judged.trigger
+    return judged.aliases[-1] if unusable and judged.aliases else name_in_prompts(judged.trigger, entry.paths[0].stem)
 
 
 def _prompt(entry: Entry) -> str:

@@ -5,31 +5,22 @@ Each returns, or yields while a job runs, a `Shown`: what is to be drawn anew. A
 
 from __future__ import annotations
 
-import functools
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ParamSpec
 
 from ti_fix.errors import TiFixError
 from ti_fix.formats.export import FORMS
-from ti_fix.jobs import Job, JobState
+from ti_fix.jobs import Job
 from ti_fix.repair import carries, repairable, too_long
-from ti_fix.ui import markup
-from ti_fix.ui.desk import SHOWN_PROBLEMS, Desk, Outcome
+from ti_fix.ui import markup, progress
+from ti_fix.ui.desk import Desk
 from ti_fix.ui.files_details import details, head
 from ti_fix.ui.files_table import CHOICES, View, chips, clamped, filtered, found, table
+from ti_fix.ui.guard import guarded, guarded_steps
 from ti_fix.ui.library import Entry
 from ti_fix.ui.words import TEXTS
 
-P = ParamSpec("P")
-
-WATCH = 0.4
-"""Seconds between two looks at a running job."""
-
-FAULT = (
-    "This did not work because of a fault in ti_fix. The console of the WebUI shows where; please report those lines."
-)
+WATCH = progress.WATCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,36 +67,12 @@ class Shown:
     files: tuple[str, ...] | None = None
 
 
-def safe(handler: Callable[P, Shown]) -> Callable[P, Shown]:
-    """Errors become a sentence on the page; faults of ours are logged with their trace."""
-
-    @functools.wraps(handler)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> Shown:
-        try:
-            return handler(*args, **kwargs)
-        except TiFixError as error:
-            return Shown(status=markup.message(str(error), "bad"))
-        except Exception:
-            logging.getLogger("ti_fix").exception("the page failed")
-            return Shown(status=markup.message(FAULT, "bad"))
-
-    return guarded
+def _told(html: str) -> Shown:
+    return Shown(status=html)
 
 
-def safe_steps(handler: Callable[P, Iterator[Shown]]) -> Callable[P, Iterator[Shown]]:
-    """The same for a handler that yields."""
-
-    @functools.wraps(handler)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> Iterator[Shown]:
-        try:
-            yield from handler(*args, **kwargs)
-        except TiFixError as error:
-            yield Shown(status=markup.message(str(error), "bad"))
-        except Exception:
-            logging.getLogger("ti_fix").exception("the page failed")
-            yield Shown(status=markup.message(FAULT, "bad"))
-
-    return guarded
+safe = guarded(_told)
+safe_steps = guarded_steps(_told)
 
 
 @safe_steps
@@ -263,21 +230,8 @@ def watched(desk: Desk, view: View, search: str, job: Job) -> Iterator[Shown]:
 
     A window that is opened later shows the same, also when the job has ended meanwhile.
     """
-    for state in job.watch(WATCH):
+    for state, status in progress.watched(job, WATCH):
         if state.active:
-            yield Shown(status=markup.progress(state), actions=everything(desk, view, search).actions)
+            yield Shown(status=status, actions=everything(desk, view, search).actions)
     view = replace(view, told=state.number)
-    yield replace(everything(desk, view, search), status=_outcome(job, state))
-
-
-def _outcome(job: Job, state: JobState) -> str:
-    """The end of a job in words."""
-    if state.status == "failed":
-        return markup.message(state.message, "bad")
-    told = [event for event in job.events() if isinstance(event, Outcome)]
-    if not told:
-        return markup.message("Stopped.", "info")
-    more = len(told[-1].problems) - SHOWN_PROBLEMS
-    problems = [markup.message(problem, "bad") for problem in told[-1].problems[:SHOWN_PROBLEMS]]
-    problems += [markup.message(f"… and {more:,} more of this kind.", "bad")] if more > 0 else []
-    return markup.message(told[-1].text) + "".join(problems)
+    yield replace(everything(desk, view, search), status=status)

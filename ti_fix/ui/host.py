@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from ti_fix.embedding import Embedding, Family
+from ti_fix.embedding import Embedding, Family, Vocabulary
+from ti_fix.evaluate import Backbone
+from ti_fix.protocols import Host
 from ti_fix.text_model import TextModel
 
 T = TypeVar("T")
@@ -35,7 +37,13 @@ class PageHost(Protocol):
         """What `align.AtLoad` saw when that model was loaded; None where nothing looks at that moment."""
 
     def environment(self) -> Sequence[tuple[str, str]]:
-        """Names and values of what the model runs on; names as in `words.ENVIRONMENT`."""
+        """Names and values of what the model runs on; names as in `model_words.ENVIRONMENT`."""
+
+    def vocabulary(self) -> Vocabulary | None:
+        """The token tables of the model that is loaded, None while there is none."""
+
+    def picture_size(self) -> int:
+        """Pixels along the side of the squares that the loaded model is made for."""
 
     def refresh_embeddings(self) -> None:
         """Make new and changed files usable in the next prompt."""
@@ -50,7 +58,30 @@ class PageHost(Protocol):
         """Whether the user has pressed the host's own stop button."""
 
     def exposed(self) -> bool:
-        """Whether other computers can reach it without a password."""
+        """Whether other computers can reach it and it knows no password that the API could ask for."""
+
+    def page_exposed(self) -> bool:
+        """Whether other computers can reach its page without a password."""
 
     def api_credentials(self) -> Sequence[tuple[str, str]]:
         """Names and passwords that its API asks for; none where it asks for none."""
+
+    def training_host(self) -> Host:
+        """The same program as training, evaluation and conversion ask for it; loads a model where none is.
+
+        Raises:
+            TiFixError: that cannot be done here; says why and what to do.
+        """
+
+    def fit(self, embedding: Embedding) -> Embedding:
+        """Bring an embedding to the loaded model's widths; models of the usual widths change nothing."""
+
+    @property
+    def clip_folders(self) -> Sequence[Path]:
+        """Where its interrogator keeps the CLIP that it has fetched, beside that package's own cache."""
+
+    def judge(self) -> Backbone | None:
+        """A judge that belongs to the loaded model, None for models of the usual kind."""
+
+    def publish(self, embedding: Embedding) -> Embedding:
+        """The way back: to the widths that files have."""

@@ -20,7 +20,7 @@ from ti_fix.embedding import SDXL, Embedding, Family
 from ti_fix.errors import TiFixError
 from ti_fix.formats import Parsed, files_in, pair_key, read, read_many
 from ti_fix.jobs import Progress
-from ti_fix.repair import Judged, name_clashes, repair
+from ti_fix.repair import Judged, additions, name_clashes, repair
 from ti_fix.ui.host import PageHost
 
 BACKUP_FOLDER = "ti_fix_backup"
@@ -89,10 +89,15 @@ class _Memory:
     """Everything remembered for one family; replaced as a whole, so that readers never see half of it."""
 
     family: Family = SDXL
+    additions: int = 0
     files: dict[Path, _Read] = field(default_factory=dict)
     pairs: dict[tuple[tuple[Path, Stamp], ...], tuple[Entry, ...]] = field(default_factory=dict)
     entries: tuple[Entry, ...] = ()
     by_id: dict[str, Entry] = field(default_factory=dict)
+
+    def serves(self, other: _Memory) -> bool:
+        """Whether what it holds of unchanged files is right for another one too."""
+        return self.family is other.family and self.additions == other.additions
 
 
 class Library:
@@ -119,9 +124,9 @@ class Library:
     def refresh(self) -> Iterator[Progress]:
         """Look at the folders again; only new and changed files are read."""
         family, old = self.family, self._memory
-        memory = _Memory(family=family)
+        memory = _Memory(family=family, additions=additions())
         found = list(_stamped(self.host.embedding_folders))
-        known = old.files if old.family is family else {}
+        known = old.files if old.serves(memory) else {}
         inside = _Inside(self.host.embedding_folders)
         for done, (root, path, stamp) in enumerate(found):
             remembered = known.get(path)
@@ -171,7 +176,7 @@ class Library:
                 entries.append(memory.files[group[0]].entry)
                 continue
             key = tuple((path, memory.files[path].stamp) for path in group)
-            same = old.pairs.get(key) if old.family is memory.family else None
+            same = old.pairs.get(key) if old.serves(memory) else None
             joined = same or tuple(_joined(group, memory, inside))
             memory.pairs[key] = joined
             entries += joined

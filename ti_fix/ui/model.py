@@ -12,20 +12,16 @@ from ti_fix.ui import compat, model_handlers
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.markup import empty, shown
 from ti_fix.ui.model_handlers import ModelShown
-from ti_fix.ui.words import TEXTS
+from ti_fix.ui.model_words import TEXTS
+from ti_fix.ui.progress import draw_channel
 
 
 def _id(name: str) -> str:
     return f"ti_fix_model_{name}"
 
 
-def build(desk: Desk, page: Any) -> None:
-    """Draw the page into the Gradio block that is open.
-
-    Args:
-        desk: what the pages share.
-        page: the tab that it is in; each time it is chosen, the page is brought up to date.
-    """
+def build(desk: Desk) -> None:
+    """Draw the page into the Gradio block that is open."""
     with gr.Column(elem_id=_id("page")):
         with gr.Row(elem_id=_id("bar")):
             status = compat.html(_id("status"))
@@ -47,9 +43,10 @@ def build(desk: Desk, page: Any) -> None:
                 steps = gr.Number(label=TEXTS["steps"], value=20, precision=0, scale=1, elem_id=_id("steps"))
                 apart = gr.Button(TEXTS["take_apart"], size="sm", elem_id=_id("apart"))
             tokens = compat.html(_id("tokens"))
+        channel = draw_channel("model")
     outputs = [status, report, environment, ways, check, stop]
-    for event in (page.select, look.click):
-        compat.on(event, partial(_steps, model_handlers.opened, desk), [], outputs, queue=True)
+    for button in (channel.opened, look):
+        compat.on(button.click, partial(_steps, model_handlers.opened, desk), [], outputs, queue=True)
     compat.on(check.click, partial(_steps, model_handlers.check, desk), [], outputs, queue=True)
     compat.on(stop.click, partial(_stop, desk), [], [])
     for event in (apart.click, prompt.submit):

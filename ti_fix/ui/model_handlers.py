@@ -11,7 +11,7 @@ from ti_fix.ui import markup, model_report, model_state, model_tokens
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.files_handlers import FAULT, WATCH
 from ti_fix.ui.model_state import Thorough
-from ti_fix.ui.words import TEXTS
+from ti_fix.ui.model_words import TEXTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

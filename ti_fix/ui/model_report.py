@@ -7,7 +7,7 @@ from typing import Any
 
 from ti_fix.embedding import ENCODERS
 from ti_fix.ui.markup import empty, name, shown
-from ti_fix.ui.words import ENVIRONMENT, LIGHTS, STATES, TEXTS
+from ti_fix.ui.model_words import ENVIRONMENT, LIGHTS, STATES, TEXTS
 
 Checks = Sequence[Mapping[str, Any]]
 

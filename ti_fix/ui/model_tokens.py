@@ -7,7 +7,7 @@ from itertools import groupby
 from ti_fix.align.tokens import EncoderView, TextView, Token, TokenView
 from ti_fix.embedding import ENCODERS
 from ti_fix.ui.markup import message, name, shown
-from ti_fix.ui.words import TEXTS
+from ti_fix.ui.model_words import TEXTS
 
 SHOWN_TEXTS = 12
 """Texts of prompt editing that are drawn; more are counted."""

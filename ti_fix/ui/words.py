@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ti_fix.options import options
+from ti_fix.repair.on_load import Policy
+from ti_fix.ui.pages import page_texts
+
 VERDICTS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "load": ("Ready", "Loads and works as it is."),
@@ -36,6 +40,12 @@ TEXTS = MappingProxyType(
     {
         "tab": "TI Fix",
         "files": "Files",
+        "train": "Train",
+        "convert": "Convert",
+        "evaluate": "Evaluate",
+        "model": "Model",
+        "expert": "For experts",
+        "source": "Source code",
         "search": "Search",
         "search_hint": "name, folder, layout, SDXL …",
         "refresh": "Refresh",
@@ -87,78 +97,6 @@ TEXTS = MappingProxyType(
         "lora_choice": "LoRA with embeddings",
         "lora_take": "Take them out",
         "left": "left",
-        "model": "Model",
-        "check_all": "Check thoroughly",
-        "checking": "Checking the model",
-        "not_looked": "The model has not been looked at yet.",
-        "no_model": "No model is loaded",
-        "no_model_do": "Choose a checkpoint or make a picture, then press Refresh.",
-        "check": "Check",
-        "encoder": "Encoder",
-        "found": "Found",
-        "expected": "Expected",
-        "mended": "Repaired in memory when the model was loaded:",
-        "at_load": "Checked while loading in",
-        "environment": "What it runs on",
-        "ways": "Ways to put an embedding in",
-        "ways_hint": (
-            "Measured here, with the words of the model itself as an embedding. "
-            "Fidelity: how close the encoder's output comes to what was meant, 1 is exact; behind the stroke, pooled."
-        ),
-        "ways_none": "Press Check thoroughly to measure them.",
-        "way": "Way",
-        "prepare": "Prepare",
-        "per_prompt": "Per prompt",
-        "fidelity": "Fidelity",
-        "reversible": "Reversible",
-        "yes": "yes",
-        "no": "no",
-        "tokens": "What a prompt becomes",
-        "tokens_hint": "Chunks, ids and places of embeddings as each text encoder gets them.",
-        "prompt": "Prompt",
-        "prompt_hint": "a photo of my-toy, (best quality:1.2) BREAK [red:blue:0.5] sky",
-        "steps": "Steps",
-        "take_apart": "Take apart",
-        "cleaned": "Taken out or replaced:",
-        "networks": "Networks, taken out:",
-        "part": "Part",
-        "chunk": "Chunk",
-        "position": "position",
-        "missing": "missing",
-        "padding": "padding",
-    }
-)
-
-LIGHTS = MappingProxyType(
-    {
-        "green": "Tokenizers and text encoders are as they should be.",
-        "yellow": "Works, but something about it should be known.",
-        "red": "Something is wrong.",
-    }
-)
-
-STATES = MappingProxyType(
-    {
-        "ok": "As it should be",
-        "note": "Good to know",
-        "warning": "Should be known",
-        "error": "Wrong",
-        "mended": "Repaired",
-    }
-)
-"""Severity of a check -> what its lamp means."""
-
-ENVIRONMENT = MappingProxyType(
-    {
-        "python": "Python",
-        "torch": "PyTorch",
-        "gpu": "GPU",
-        "gpu_memory": "Free GPU memory",
-        "memory": "Free memory",
-        "device": "Device",
-        "encoder_dtype": "Text encoders",
-        "unet_dtype": "UNet",
-        "attention": "Attention",
     }
 )
 
@@ -166,7 +104,8 @@ REASON_SEVERITY = ("error", "warning", "note")
 
 
 def all_words() -> frozenset[str]:
-    """Every text that a translation needs."""
+    """Every text that a translation needs: pages, their own tables, and the settings as the WebUI writes them."""
     verdicts = (text for pair in VERDICTS.values() for text in pair)
-    tables = (TABLE, TEXTS, LIGHTS, STATES, ENVIRONMENT)
-    return frozenset({*verdicts, ALL, LAST_PICTURE, *(text for table in tables for text in table.values())})
+    own = (text for table in page_texts() for text in table.values())
+    settings = (text for _, about in options(Policy) for text in (about.label, f"({about.help})"))
+    return frozenset({*verdicts, ALL, LAST_PICTURE, *TABLE.values(), *TEXTS.values(), *own, *settings})

@@ -47,7 +47,7 @@ def load_checkpoint(
     Raises:
         TiFixError: another family, a missing part, or an unreadable file.
     """
-    weights = _read(path, dtype)
+    weights, told = _read(path, dtype)
     family = _family(path, weights)
     try:
         unet = _unet(_taken(weights, ldm_keys.UNET_PREFIX), family)
@@ -62,6 +62,7 @@ def load_checkpoint(
         vae=vae.to(device),
         text_encoders={key: encoder.to(device) for key, encoder in encoders.items()},
         scheduler_config={"prediction_type": predicts, "rescale_betas_zero_snr": "ztsnr" in weights},
+        described=(path.name, *told),
     )
 
 
@@ -71,18 +72,20 @@ def load_text_encoders(path: Path) -> dict[str, Any]:
     Raises:
         TiFixError: another family, a missing part, or an unreadable file.
     """
-    weights = _read(path, torch.float32, ("conditioner.", "cond_stage_model."))
+    weights, _ = _read(path, torch.float32, ("conditioner.", "cond_stage_model."))
     try:
         return _text_encoders(weights, _family(path, weights))
     except KeyError as missing:
         raise TiFixError(f"{path} lacks {missing} or holds it under another name. Use a whole checkpoint.") from None
 
 
-def _read(path: Path, dtype: torch.dtype, prefixes: tuple[str, ...] = ("",)) -> Weights:
+def _read(path: Path, dtype: torch.dtype, prefixes: tuple[str, ...] = ("",)) -> tuple[Weights, list[str]]:
+    """The tensors, and the texts of the header: titles, and the recipe that WebUIs write into merges."""
     try:
         with safe_open(path, framework="pt") as file:
+            told = [text for key, text in (file.metadata() or {}).items() if "thumbnail" not in key]
             keys = [key for key in file.keys() if key.startswith(prefixes)]  # noqa: SIM118 - no mapping
-            return {key: _as_type(file.get_tensor(key), dtype) for key in keys}
+            return {key: _as_type(file.get_tensor(key), dtype) for key in keys}, told
     except SafetensorError as error:
         raise UnreadableFile(
             "not-safetensors", f"{path} is no readable .safetensors file ({error}). Convert or download it again."

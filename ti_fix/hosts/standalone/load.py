@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
+from torch import Tensor
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from ti_fix.embedding import FAMILIES, SD15, SDXL, Family
@@ -18,13 +19,20 @@ from ti_fix.errors import TiFixError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parts:
-    """A model's modules; see `ti_fix.hosts.standalone.ModelParts`."""
+    """A model's modules; see `ti_fix.hosts.standalone.ModelParts`.
+
+    Attributes:
+        trained: which rows of the token tables mean anything, None where all do: `Vocabulary.trained`.
+        described: what is written about the model: its file name, titles, merge recipes, the kind of scheduler.
+    """
 
     family: Family
     unet: Any
     vae: Any
     text_encoders: Mapping[str, Any]
     scheduler_config: Mapping[str, Any]
+    trained: Tensor | None = None
+    described: tuple[str, ...] = ()
 
 
 def parts_of_small(model: Any) -> Parts:
@@ -35,6 +43,7 @@ def parts_of_small(model: Any) -> Parts:
         vae=model.vae,
         text_encoders=model.text_encoders,
         scheduler_config=model.scheduler,
+        trained=next(iter(getattr(model, "trained_rows", {}).values()), None),
     )
 
 
@@ -51,12 +60,14 @@ def load_folder(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch
     encoders = {"clip_l": _from_folder(CLIPTextModel, folder, "text_encoder", dtype)}
     if sdxl:
         encoders["clip_g"] = _from_folder(CLIPTextModelWithProjection, folder, "text_encoder_2", dtype)
+    scheduler = _read_json(folder / "scheduler" / "scheduler_config.json")
     return Parts(
         family=SDXL if sdxl else SD15,
         unet=_from_folder(UNet2DConditionModel, folder, "unet", dtype).to(device),
         vae=_from_folder(AutoencoderKL, folder, "vae", vae_dtype(dtype)).to(device),
         text_encoders={key: encoder.to(device) for key, encoder in encoders.items()},
-        scheduler_config=_read_json(folder / "scheduler" / "scheduler_config.json"),
+        scheduler_config=scheduler,
+        described=(folder.name, str(scheduler.get("_class_name", ""))),
     )
 
 

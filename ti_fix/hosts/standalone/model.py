@@ -60,6 +60,7 @@ class StandaloneModel:
             for s in parts.family.encoders
         )
         self._schedule = noise_schedule(parts.scheduler_config)
+        self.described: Sequence[str] = getattr(parts, "described", ())
 
     @property
     def family(self) -> Family:
@@ -85,7 +86,8 @@ class StandaloneModel:
 
     def vocabulary(self) -> Vocabulary:
         """The token tables themselves, not copies, with the tokenizer they belong to."""
-        return Vocabulary(tables={e.spec.key: e.table.detach() for e in self._encoders}, tokenize=encode)
+        tables = {e.spec.key: e.table.detach() for e in self._encoders}
+        return Vocabulary(tables=tables, tokenize=encode, trained=getattr(self._parts, "trained", None))
 
     def text_model(self) -> TextModel:
         """Its text side; the published tokenizer, which this host always uses, is left out."""
@@ -122,6 +124,22 @@ class StandaloneModel:
         mean: Tensor = vae.encode(pixels.to(vae.device, vae.dtype)).latent_dist.mean
         latents = mean * float(vae.config.scaling_factor)
         return latents.to(pixels)
+
+    def encode_images_in(self, pixels: Tensor, precision: str) -> Tensor:
+        """`encode_images` with the VAE in another precision, bit for bit as it was afterwards.
+
+        Args:
+            pixels: as there.
+            precision: ``bfloat16`` or ``float32``.
+        """
+        vae = self._parts.vae
+        kept = {name: tensor.data for name, tensor in (*vae.named_parameters(), *vae.named_buffers())}
+        try:
+            torch.nn.Module.to(vae, getattr(torch, precision))  # diffusers' own warns of what is wanted here
+            return self.encode_images(pixels)
+        finally:
+            for name, tensor in (*vae.named_parameters(), *vae.named_buffers()):
+                tensor.data = kept[name]
 
     @torch.no_grad()
     def decode_latents(self, latents: Tensor) -> Tensor:

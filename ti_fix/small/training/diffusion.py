@@ -79,7 +79,7 @@ class Recipe:
 RECIPES = {
     "sdxl": Recipe(family="sdxl", seconds=4500),
     "sdxl-twin": Recipe(family="sdxl", base="sdxl", named=True, train_text=False, seconds=900, rate=5e-4, seed=2),
-    "sd15": Recipe(family="sd15", base="sdxl", seconds=2700, seed=3),
+    "sd15": Recipe(family="sd15", base="sdxl", seconds=2000, seed=3),
     "sdxl-v": Recipe(
         family="sdxl",
         base="sdxl",
@@ -92,6 +92,7 @@ RECIPES = {
     ),
 }
 NAMED_SHARE = 0.5  # of the twin's pictures that show a held-out concept
+SHARED_UNTIL = 0.3  # progress of sdxl after which what sd15 shares of its L tower stays as it is: sd15 may begin
 TWO_OBJECTS = ((0.25, 0.12), (1.0, 0.36))  # share of two-object scenes up to this progress: first things first
 
 
@@ -206,6 +207,23 @@ class Trainer:
             return parameters + self.model.encoders["clip_l"].last_layer()
         return parameters + (list(self.model.encoders.parameters()) if self.recipe.train_text else [])
 
+    @torch.no_grad()
+    def settle_shared(self) -> None:
+        """Give sd15's part of the L tower its average, for good, once sdxl has come to `SHARED_UNTIL`."""
+        if self.name != "sdxl" or self.spent < SHARED_UNTIL * self.seconds:
+            return
+        own = {id(p) for p in self.model.encoders["clip_l"].last_layer()}
+        shared = {id(p) for p in self.model.encoders["clip_l"].parameters()} - own
+        for parameter, average in zip(self.trained, self.average, strict=True):
+            if id(parameter) in shared and parameter.requires_grad:
+                parameter.copy_(average)
+                parameter.requires_grad_(False)
+                parameter.grad = None
+        if not (settled := self.work / "done" / "sdxl-shared").exists():
+            self.save()
+            settled.parent.mkdir(exist_ok=True)
+            settled.touch()
+
     def save(self) -> None:
         """Write the resumable checkpoint."""
         names = {id(p): n for n, p in self.model.named_parameters()}
@@ -278,6 +296,7 @@ class Trainer:
         """Train until the CPU budget is spent."""
         pacer, losses = Pacer(self.spent), []
         while self.spent < self.seconds:
+            self.settle_shared()
             losses.append(self.train_step())
             self.spent = pacer.tick()
             if self.step % 50 == 0:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ti_fix.errors import WrongUse
-from ti_fix.train import Event, PreviewEvent, StepEvent, TrainConfig, ValidationEvent
 from ti_fix.train.checkpoint import Files
-from ti_fix.train.config import as_mapping
+from ti_fix.train.config import TrainConfig, as_mapping
+from ti_fix.train.events import Event, PreviewEvent, StepEvent, ValidationEvent
 
 _COLUMNS = ("step", "loss", "smooth_loss", "fixed_loss", "seconds")
 

@@ -1,0 +1,193 @@
+"""SD1.5 embeddings on SDXL: what does each way to convert them come to? ``benchmarks/convert.py [--quick] [--json]``
+
+Embeddings of held-out concepts are trained on the small SD1.5 and, natively, on the small SDXL, from the same pictures.
+Each way makes the bigG half of the SD1.5 ones, and the SDXL pictures are judged from pixels: error 0 is the concept, 1
+a miss. Five seeds, each with other values of the concepts; intervals are 95 % bootstrap over embeddings. Figure: the
+share of the native gain (class word's error minus native error) that ``auto`` reaches.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness import Figure, arguments, close, run_benchmark
+from ti_fix.convert import MATCH, Conversion, ConvertConfig, Converter
+from ti_fix.embedding import CLIP_G, CLIP_L, Embedding, Vocabulary
+from ti_fix.hosts.standalone import StandaloneModel, parts_of_small
+from ti_fix.small import captions, load
+from ti_fix.small.concepts import KINDS, Concept, concepts
+from ti_fix.small.inversion import MARK, Inverter, Job
+from ti_fix.small.models import SmallModel
+
+GOAL = 0.80
+RATE = 2e-3
+NONE, PLAIN, ZERO, LEFT, NATIVE = "no embedding (class word)", "name as plain text", "zero bigG", "L only", "native"
+WAYS = {"vocabulary": "nearest word", "sparse": "sparse", "linear": "linear", "sparse+linear": "sparse and linear"}
+
+Errors = NDArray[np.float64]
+Vectors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Sizes of a run."""
+
+    kinds: tuple[str, ...] = KINDS
+    values: int = 2  # of each kind a seed
+    seeds: int = 5
+    steps: int = 80
+    pictures: int = 4  # for each embedding and way
+    match_steps: int = 60
+    match_words: int = 256
+
+
+FULL = Plan()
+QUICK = Plan(kinds=("hue", "two-tone"), values=1, seeds=2, steps=8, pictures=2, match_steps=4, match_words=32)
+
+
+def jobs_of(plan: Plan) -> list[Job]:
+    """The embeddings to train: each seed other values."""
+    picked = [
+        (concepts(kind)[(seed * plan.values + k) % len(concepts(kind))], seed)
+        for seed in range(plan.seeds)
+        for kind in plan.kinds
+        for k in range(plan.values)
+    ]
+    return [Job(concept=concept, seed=seed, rate=RATE) for concept, seed in picked]
+
+
+def converted(lefts: Tensor, model: SmallModel, plan: Plan) -> dict[str, Tensor]:
+    """Way -> bigG vectors (jobs, width)."""
+    tables = {key: encoder.get_input_embeddings().weight.detach() for key, encoder in model.text_encoders.items()}
+    words = Vocabulary(tables=tables, tokenize=lambda _: [0], trained=model.trained_rows[CLIP_G.key])
+    converter = Converter(words)
+    embedding = Embedding(name="benchmark-xq", vectors={CLIP_L.key: lefts})
+    found: dict[str, Tensor] = {}
+    for method, said in {**WAYS, "auto": "auto"}.items():
+        done = converter.to_sdxl(embedding, ConvertConfig(method=method))
+        found[said] = done.embedding.vectors[CLIP_G.key]
+        if method == "auto":
+            expected = [row.confidence.expected for row in done.rows]
+            print(f"auto: {done.message} expected {min(expected):.2f} to {max(expected):.2f}")
+    found["output matching"] = matched(lefts, words, model, plan)
+    return found
+
+
+def matched(lefts: Tensor, words: Vocabulary, model: SmallModel, plan: Plan) -> Tensor:
+    """Output matching, one embedding after the other."""
+    converter = Converter(words, model=StandaloneModel(parts_of_small(load(model.name))))
+    config = ConvertConfig(method=MATCH, steps=plan.match_steps, words=plan.match_words)
+    rows = []
+    for left in lefts:
+        *_, last = converter.events(
+            Embedding(name="benchmark-xq", vectors={CLIP_L.key: left[None]}), config, lambda: False
+        )
+        assert isinstance(last, Conversion)
+        rows.append(last.embedding.vectors[CLIP_G.key][0])
+    return torch.stack(rows)
+
+
+def errors(sdxl: Inverter, jobs: list[Job], vectors: Vectors, word: Callable[[Concept], str], plan: Plan) -> Errors:
+    """Mean error of each job's pictures, (jobs,), on the same captions and noises for all ways."""
+    texts, owners, seeds = [], [], []
+    for number, job in enumerate(jobs):
+        rng = random.Random(f"judge{job.concept.name}{job.seed}")
+        for k in range(plan.pictures):
+            texts.append(captions.plain_caption(job.concept.draw(rng, word(job.concept)), rng))
+            owners.append(number)
+            seeds.append(9000 + 50 * job.seed + k)
+    pictures = sdxl.generate(texts, owners, dict(vectors), 1, seeds)
+    pixels = (pictures.permute(0, 2, 3, 1).numpy() + 1) * 127.5
+    found = [jobs[owner].concept.errors(picture)["error"] for owner, picture in zip(owners, pixels, strict=True)]
+    return np.array(found).reshape(len(jobs), plan.pictures).mean(1)
+
+
+def measure(plan: Plan) -> dict[str, Errors]:
+    """Way -> errors (jobs,)."""
+    jobs, start = jobs_of(plan), time.time()
+    old, sdxl = Inverter(load("sd15")), Inverter(load("sdxl"))
+    lefts = old.train(jobs, plan.steps)[-1][CLIP_L.key]
+    print(f"{len(jobs)} embeddings trained on the small SD1.5, {time.time() - start:.0f} s")
+    native = sdxl.train(jobs, plan.steps)[-1]
+    print(f"and on the small SDXL, {time.time() - start:.0f} s")
+    plain = {key: table.weight[sdxl.mark].expand(len(jobs), -1) for key, table in sdxl.tables.items()}
+    rights = converted(lefts, load("sdxl"), plan)
+    print(f"converted, {time.time() - start:.0f} s")
+    ways: dict[str, Vectors] = {
+        PLAIN: plain,
+        ZERO: {CLIP_L.key: lefts, CLIP_G.key: torch.zeros_like(native[CLIP_G.key])},
+        LEFT: {CLIP_L.key: lefts, CLIP_G.key: plain[CLIP_G.key]},
+        **{said: {CLIP_L.key: lefts, CLIP_G.key: right} for said, right in rights.items()},
+        NATIVE: native,
+    }
+    found = {NONE: errors(sdxl, jobs, native, lambda concept: concept.class_word, plan)}
+    found |= {said: errors(sdxl, jobs, vectors, lambda _: MARK, plan) for said, vectors in ways.items()}
+    print(f"judged, {time.time() - start:.0f} s")
+    return found
+
+
+def share(found: Mapping[str, Errors], way: str, rows: NDArray[np.int64] | None = None) -> float:
+    """Of the native gain that a way reaches."""
+    none, here, native = (found[k] if rows is None else found[k][rows] for k in (NONE, way, NATIVE))
+    return float((none.mean() - here.mean()) / max(none.mean() - native.mean(), 1e-9))
+
+
+def interval(values: Callable[[NDArray[np.int64]], float], count: int) -> tuple[float, float]:
+    """95 % bootstrap over embeddings."""
+    rng = np.random.default_rng(0)
+    drawn = [values(rng.integers(0, count, count)) for _ in range(2000)]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def table(found: Mapping[str, Errors]) -> str:
+    """Markdown of all ways."""
+    lines = ["| way | error | 95 % | share of the native gain | 95 % |", "|---|---|---|---|---|"]
+    for way, values in found.items():
+        low, high = interval(lambda rows, v=values: float(v[rows].mean()), len(values))  # type: ignore[misc]
+        first, last = interval(lambda rows, w=way: share(found, w, rows), len(values))  # type: ignore[misc]
+        lines.append(
+            f"| {way} | {values.mean():.3f} | {low:.3f} to {high:.3f} | {share(found, way):.2f} | "
+            f"{first:.2f} to {last:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def against_the_best(found: Mapping[str, Errors]) -> str:
+    """Whether ``auto`` is worse than the best single rung."""
+    best = min(WAYS.values(), key=lambda way: float(found[way].mean()))
+    difference = found["auto"] - found[best]
+    low, high = interval(lambda rows: float(difference[rows].mean()), len(difference))
+    return f"auto minus the best single rung ({best}): {difference.mean():+.3f} ({low:+.3f} to {high:+.3f})"
+
+
+def main() -> None:
+    """Measure and print the table."""
+    flags = arguments(__doc__ or "")
+    plan = QUICK if flags.quick else FULL
+    found = measure(plan)
+    print(table(found))
+    print(against_the_best(found))
+    close(
+        Figure(
+            name="convert",
+            figure=share(found, "auto"),
+            unit="of the native gain reached by auto",
+            better="higher",
+            goal=GOAL,
+            n=len(found["auto"]),
+        ),
+        flags,
+    )
+
+
+if __name__ == "__main__":
+    run_benchmark(main)

@@ -1,0 +1,32 @@
+"""Tiny checkpoints in a WebUI's own layout, so that any installation can be checked without a download or a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.hosts.tiny_models import small
+from ti_fix.small.write_checkpoint import write_demo_model
+
+MATCHER = Path(__file__).parent / "demo_matcher"
+"""The test-only extension that lets Forge load checkpoints of unpublished sizes."""
+
+
+def is_forge(webui: Path) -> bool:
+    """Whether an installation needs Forge's layout."""
+    return (webui / "backend").is_dir()
+
+
+def write(webui: Path, folder: Path) -> tuple[Path, ...]:
+    """One checkpoint each for SDXL and SD1.5 with random weights of the real widths.
+
+    Args:
+        webui: the installation that is to load them.
+        folder: where they are written.
+
+    Returns:
+        extensions that the installation needs for them.
+    """
+    layout = "forge" if is_forge(webui) else "a1111"
+    for name in ("sdxl", "sd15"):
+        write_demo_model(small(name), layout, folder / f"tiny_{name}.safetensors")
+    return (MATCHER,) if is_forge(webui) else ()

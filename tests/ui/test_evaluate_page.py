@@ -1,0 +1,192 @@
+"""The Evaluate page's handlers, its API and one batch's maps, with a stand-in host and judge."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from PIL import Image
+from safetensors.torch import save_file
+
+from tests.evaluate.standin import Judge, paint
+from tests.heatmap.making import MYCAT, host, request
+from tests.ui.folders import StandIn
+from ti_fix.errors import WrongUse
+from ti_fix.evaluate import EvalConfig
+from ti_fix.ui import evaluate_handlers as page
+from ti_fix.ui import evaluate_work as work
+from ti_fix.ui.api import mount
+from ti_fix.ui.desk import desk_of
+from ti_fix.ui.maps import FORM as MAPS_FORM
+from ti_fix.ui.maps import MapRun
+
+VALUES = page.FORM.values(EvalConfig(class_word="red", seeds=2, width=64, height=64, steps=1))
+
+
+class Trainer:
+    """A host whose pictures are known; the user may press its own Interrupt at a picture."""
+
+    def __init__(self):
+        self.wait = None
+        self.pressed, self.presses_at, self.breaks, self.made = False, 0, False, 0
+
+    def run(self, work):
+        return work()
+
+    def generate(self, request):
+        if self.wait is not None:
+            self.wait.wait(20)
+        self.made += 1
+        self.pressed = self.made == self.presses_at
+        if self.pressed and self.breaks:
+            raise WrongUse("The picture was interrupted.")
+        return paint(request)
+
+    def interrupted(self):
+        return self.pressed
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    folder = tmp_path / "embeddings"
+    folder.mkdir()
+    for name in ("myred", "other"):
+        save_file(
+            {k: torch.randn(1, w) * 0.02 for k, w in (("clip_l", 768), ("clip_g", 1280))},
+            folder / f"{name}.safetensors",
+        )
+    monkeypatch.setattr(work, "judge_of", lambda *_: Judge())
+    stand_in = StandIn(folder)
+    stand_in.trainer = Trainer()
+    monkeypatch.setattr("ti_fix.ui.desk._desk", None)
+    return desk_of(stand_in)
+
+
+def ids(desk):
+    return dict(next(shown.choices for shown in page.opened(desk) if shown.choices))
+
+
+def run(desk, *, references=(), against=(), as_stored=False, prompts="a [name] thing"):
+    entry = ids(desk)["myred"]
+    return list(page.begin(desk, entry, prompts, references, against, as_stored, "", "", *VALUES))
+
+
+def test_an_evaluation_from_the_choice_to_the_report(desk, tmp_path):
+    Image.new("RGB", (16, 16), (230, 20, 20)).save(tmp_path / "ref.png")
+    shown = run(desk, references=[str(tmp_path / "ref.png")], against=[ids(desk)["other"]], as_stored=True)
+    assert shown[0].busy is True and "progressbar" in shown[0].status
+    last = shown[-1]
+    assert (
+        last.busy is False and "myred against" in last.result and "as stored" in last.result and "other" in last.result
+    )
+    assert Path(last.files[0]).read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_a_page_that_is_opened_later_finds_the_running_job_and_the_report(desk):
+    desk.host.trainer.wait = threading.Event()
+    watching = page.begin(desk, ids(desk)["myred"], "a [name]", None, None, False, "", "", *VALUES)
+    assert next(watching).busy
+    later = page.opened(desk)
+    assert next(later).busy is True
+    refused = list(page.begin(desk, ids(desk)["myred"], "a [name]", None, None, False, "", "", *VALUES))
+    assert "still running" in refused[-1].status
+    page.stop(desk)
+    desk.host.trainer.wait.set()
+    assert list(later)[-1].busy is False
+    assert work.bench_of(desk).job.state.status in ("stopped", "failed")
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_interrupt_of_the_webui_ends_it_and_what_is_there_is_scored(desk, breaks):
+    trainer = desk.host.trainer
+    trainer.pressed, trainer.presses_at, trainer.breaks = True, 5, breaks  # pressed once before: that does not count
+    last = run(desk)[-1]
+    assert trainer.made == 5 and "myred against" in last.result
+    assert {len(side.pictures) for side in work.bench_of(desk).report.sides} == {1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"prompts": "a thing"}, "has no [name]"), ({"references": ["nowhere.png"]}, "cannot be read")],
+)
+def test_what_cannot_be_done_is_said_on_the_page(desk, change, message):
+    assert message in run(desk, **change)[-1].status
+
+
+def test_nothing_chosen(desk):
+    (shown,) = page.begin(desk, None, "a [name]", None, None, False, "", "", *VALUES)
+    assert "Choose an embedding first" in shown.status
+
+
+def test_without_any_judge_the_ways_to_one_are_told(desk, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(work, "interrogator_file", lambda _: None)
+    with pytest.raises(work.WrongUse, match="Interrogate CLIP once, which fetches one"):
+        work.judge_of(desk, "")
+
+
+@pytest.fixture
+def client(desk):
+    app = FastAPI()
+    mount(app, desk.host)
+    return TestClient(app)
+
+
+def test_the_api_starts_looks_stops_and_reports(desk, client):
+    assert client.get("/ti_fix/v1/evaluate/report").status_code == 400
+    body = {
+        "entry": ids(desk)["myred"],
+        "prompts": ["a [name]"],
+        "seeds": 1,
+        "width": 64,
+        "height": 64,
+        "class_word": "red",
+    }
+    assert client.post("/ti_fix/v1/evaluate", json=body).json()["status"] in ("running", "done")
+    work.bench_of(desk).job.wait(30)
+    assert client.get("/ti_fix/v1/evaluate").json()["status"] == "done"
+    told = client.get("/ti_fix/v1/evaluate/report").json()
+    assert told["sides"][0]["label"] == "myred" and told["settings"]["seeds"] == 1
+    assert client.post("/ti_fix/v1/evaluate/stop", json={}).json()["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"references": ["/etc/passwd"]},
+        {"judge": "/etc/passwd"},
+        {"seeds": "many"},
+        {"seeds": 0},
+        {"seeds": True},
+        {"prompts": "a [name]"},
+        {"entry": "../../x"},
+        {"good": 3},
+    ],
+)
+def test_the_api_takes_no_paths_and_no_nonsense(desk, client, body):
+    answer = client.post("/ti_fix/v1/evaluate", json={"entry": ids(desk)["myred"], **body})
+    assert answer.status_code in (400, 404) and answer.json()["message"]
+
+
+def test_maps_of_a_batch_as_a_webui_records_them():
+    made = host()
+    model, asked = made.model(), [request("a mycat and a red circle"), request("a mycat and a red circle", seed=1)]
+    run = MapRun(model.unet, 2, "mycat, red, nowhere", True, *MAPS_FORM.values(MAPS_FORM.of()))
+    try:
+        contexts = torch.cat([made._condition(each)[0].context for each in asked]).detach()
+        run.expect(contexts, [(0, asked[0].prompt), (1, asked[1].prompt)], {"mycat": MYCAT.num_vectors, "unused": 1}, 0)
+        pictures = made.generate_many(asked)
+    finally:
+        run.close()
+        run.close()
+    sheets = run.sheets(pictures)
+    assert [picture for picture, _, _ in sheets] == [0, 1]
+    assert "mycat: mass" in sheets[0][2] and "[colour]: mass" in sheets[0][2] and "nowhere" not in sheets[0][2]
+    assert sheets[0][1].size == (256, 64 + 22)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.unet.modules())
+    json.dumps(sheets[0][2])

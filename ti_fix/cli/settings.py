@@ -1,0 +1,37 @@
+"""Arguments made from the fields of a settings class."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, get_args, get_type_hints
+
+from ti_fix.options import options
+
+
+def add_settings(group: Any, kind: type) -> None:
+    """An argument for each setting; what is not given is absent.
+
+    Args:
+        group: a parser or a group of one.
+        kind: the class with `option` fields.
+    """
+    types = get_type_hints(kind)
+    for field, about in options(kind):
+        default = " ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+        shown = f"{about.help} (default: {default})" if default != "" else about.help
+        how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": shown.replace("%", "%%"), "dest": field.name}
+        hint = types[field.name]
+        if hint is bool:
+            how["action"] = argparse.BooleanOptionalAction
+        elif get_args(hint):
+            how.update(type=get_args(hint)[0], nargs="+", metavar=field.name.upper())
+        else:
+            how.update(type=hint, choices=about.choices)
+            how |= {} if about.choices else {"metavar": field.name.upper()}
+        group.add_argument(f"--{field.name.replace('_', '-')}", **how)
+
+
+def given(arguments: argparse.Namespace, kind: type) -> dict[str, Any]:
+    """The settings that were given; lists as tuples."""
+    found = {field.name: getattr(arguments, field.name) for field, _ in options(kind) if field.name in arguments}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}

@@ -1,0 +1,67 @@
+"""The pages alone, without a WebUI: a Gradio app on this computer's own address."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ti_fix.errors import TiFixError
+from ti_fix.ui.host import PageHost
+
+ADDRESS = "127.0.0.1"
+ROOT = Path(__file__).resolve().parents[2]
+FONTS = ["system-ui", "Segoe UI", "Noto Sans", "sans-serif"]
+MONOSPACE = ["ui-monospace", "Consolas", "monospace"]
+"""Fonts of the computer: Gradio's own theme fetches its fonts from the internet."""
+
+
+def serve(host: PageHost, *, port: int, started: Callable[[str], None]) -> Any:
+    """Show the pages until the program is ended.
+
+    Args:
+        host: the program that the pages live in.
+        port: where it listens; only on this computer.
+        started: told the address when the pages can be opened.
+
+    Returns:
+        The running app, whose ``block_thread`` waits for the end.
+
+    Raises:
+        TiFixError: the port is taken.
+    """
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    import gradio as gr
+
+    from ti_fix.ui import compat, mount_api
+    from ti_fix.ui.tab import build
+
+    theme = gr.themes.Default(font=FONTS, font_mono=MONOSPACE)
+    style = (ROOT / "style.css").read_text(encoding="utf-8") + PAGE_STYLE
+    [(blocks, title, _)] = build(host, theme=theme, css=style, title="ti_fix")
+    blocks.title = title
+    with blocks:
+        compat.on_load(blocks, f"() => {{ {(ROOT / 'javascript' / 'ti_fix.js').read_text(encoding='utf-8')} }}")
+    compat.queue(blocks)
+    try:
+        app, address, _ = blocks.launch(
+            server_name=ADDRESS,
+            server_port=port,
+            prevent_thread_lock=True,
+            quiet=True,
+            show_api=False,
+            allowed_paths=[str(folder) for folder in host.embedding_folders],
+        )
+    except OSError as error:
+        raise TiFixError(f"Port {port} cannot be used ({error}); give another one with --port.") from error
+    mount_api(app, host)
+    started(address)
+    return blocks
+
+
+PAGE_STYLE = """
+#ti_fix_root { max-width: 1400px; margin: 0 auto; }
+#ti_fix_root [data-ti-fix-add] { display: none; }
+"""
+"""What the page needs where no WebUI surrounds it."""

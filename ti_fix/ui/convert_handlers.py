@@ -1,0 +1,106 @@
+"""What the controls of the Convert page do; functions of plain values, which know no Gradio."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ti_fix.convert import ConvertConfig
+from ti_fix.errors import TiFixError
+from ti_fix.options import validate
+from ti_fix.ui import markup, progress
+from ti_fix.ui.convert_desk import ConvertDesk, Converted
+from ti_fix.ui.convert_table import results
+from ti_fix.ui.convert_words import TEXTS
+from ti_fix.ui.guard import guarded, guarded_steps
+from ti_fix.ui.library import Entry
+
+WATCH = progress.WATCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What changes on the page; None stays as it is.
+
+    Attributes:
+        choices: names of the embeddings that can be chosen.
+        status, cards: HTML.
+        busy: whether a job runs.
+    """
+
+    choices: tuple[str, ...] | None = None
+    status: str | None = None
+    cards: str | None = None
+    busy: bool | None = None
+
+
+def _told(html: str) -> Drawn:
+    return Drawn(status=html)
+
+
+safe = guarded(_told)
+safe_steps = guarded_steps(_told)
+
+
+@safe_steps
+def opened(room: ConvertDesk) -> Iterator[Drawn]:
+    """The page comes into sight, or Refresh is pressed: list what waits, and find a running job again."""
+    desk = room.desk
+    if not desk.reading.state.active:
+        desk.reading.start("Reading the embeddings", lambda _: desk.library.refresh())
+    for state in desk.reading.watch(WATCH):
+        if state.active and state.seconds > WATCH:
+            yield Drawn(status=markup.progress(state))
+        elif state.status == "failed":
+            raise TiFixError(state.message)
+    status = "" if room.waiting() else markup.empty(TEXTS["nothing"], TEXTS["nothing_do"])
+    yield Drawn(choices=choices(room), status=status, cards=results(_done(room)), busy=room.working.state.active)
+    if room.working.state.active:
+        yield from watched(room)
+
+
+@safe_steps
+def convert_chosen(
+    room: ConvertDesk, chosen: Sequence[str], everything: bool, method: str, drawn: bool, write: bool
+) -> Iterator[Drawn]:
+    """Look first, or Convert and write."""
+    config = ConvertConfig(method=method)
+    validate(config)
+    entries = _entries(room, chosen, everything)
+    title = f"Converting {len(entries):,} embedding{'s' if len(entries) != 1 else ''}"
+    room.working.start(title, lambda stop: room.events(entries, config, stop, write=write, drawn=drawn))
+    yield from watched(room)
+
+
+@safe
+def stop(room: ConvertDesk) -> Drawn:
+    """End the running job after the embedding that it is at."""
+    room.working.stop()
+    return Drawn()
+
+
+def watched(room: ConvertDesk) -> Iterator[Drawn]:
+    """A job's progress and results until it ends; a window that is opened later shows the same."""
+    seen = -1
+    for state, status in progress.watched(room.working, WATCH):
+        done = _done(room)
+        cards = results(done) if len(done) != seen else None
+        seen = len(done)
+        yield Drawn(choices=None if state.active else choices(room), status=status, cards=cards, busy=state.active)
+
+
+def choices(room: ConvertDesk) -> tuple[str, ...]:
+    """One line for each embedding that waits."""
+    return tuple(entry.where[0] for entry in room.waiting())
+
+
+def _entries(room: ConvertDesk, chosen: Sequence[str], everything: bool) -> list[Entry]:
+    waiting = room.waiting()
+    entries = waiting if everything else [entry for entry in waiting if entry.where[0] in set(chosen or ())]
+    if not entries:
+        raise TiFixError("Choose one or more embeddings of the list first, or tick All in the list.")
+    return entries
+
+
+def _done(room: ConvertDesk) -> list[Converted]:
+    return [event for event in room.working.events() if isinstance(event, Converted)]

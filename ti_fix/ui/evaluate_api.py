@@ -1,0 +1,95 @@
+"""Routes ``/ti_fix/v1/evaluate…``: start an evaluation, look how far it is, stop it, fetch its report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from ti_fix.errors import WrongUse
+from ti_fix.evaluate import EvalConfig
+from ti_fix.options import validate
+from ti_fix.ui.desk import Desk
+from ti_fix.ui.evaluate_work import Wish, bench_of, start
+
+MAX_PROMPTS = 200
+_NOT_FROM_OUTSIDE = frozenset({"references", "judge", "dino"})
+"""Parts of a wish that name files: nobody hands in a path through the API."""
+
+
+def begin(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Start an evaluation of the embedding ``entry`` (an id of the list); settings and ``prompts`` by their names."""
+    settings = {field.name for field in fields(EvalConfig)}
+    own = {field.name for field in fields(Wish)} - _NOT_FROM_OUTSIDE
+    unknown = sorted(set(values) - settings - own)
+    if unknown:
+        raise WrongUse(f"There is no {unknown[0]!r}; known are: {', '.join(sorted(settings | own))}.")
+    wish = Wish(
+        entry=str(values.get("entry", "")),
+        against=_texts(values, "against"),
+        as_stored=bool(values.get("as_stored", False)),
+        prompts=_texts(values, "prompts"),
+    )
+    desk.library.refreshed()
+    start(desk, wish, _config({name: values[name] for name in settings if name in values}))
+    return look(desk, {})
+
+
+def look(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - all routes are called alike
+    """How far the evaluation is."""
+    state = bench_of(desk).job.state
+    return {
+        "status": state.status,
+        "title": state.title,
+        "done": state.progress.done,
+        "total": state.progress.total,
+        "seconds": round(state.seconds, 1),
+        "message": state.message,
+    }
+
+
+def stop(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:
+    """End it after the picture that is being made."""
+    bench_of(desk).job.stop()
+    return look(desk, values)
+
+
+def report(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - all routes are called alike
+    """The last report, without pictures."""
+    last = bench_of(desk).report
+    if last is None:
+        raise WrongUse("There is no report yet; start an evaluation with POST evaluate.")
+    return last.as_dict()
+
+
+ROUTES = (
+    ("evaluate", "POST", begin),
+    ("evaluate", "GET", look),
+    ("evaluate/stop", "POST", stop),
+    ("evaluate/report", "GET", report),
+)
+"""Path below the prefix, method, function."""
+
+
+def _texts(values: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    given = values.get(name, [])
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given) or len(given) > MAX_PROMPTS:
+        raise WrongUse(f"{name} must be a list of at most {MAX_PROMPTS} texts.")
+    return tuple(given)
+
+
+def _config(given: Mapping[str, Any]) -> EvalConfig:
+    base = EvalConfig()
+    for name, value in given.items():
+        default = getattr(base, name)
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) if isinstance(default, float) else False
+        if isinstance(default, tuple):
+            fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        elif not fits:
+            fits = type(value) is type(default)
+        if not fits:
+            raise WrongUse(f"{name} is {value!r}; give a {type(default).__name__}.")
+    changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    config = replace(base, **changes)
+    validate(config)
+    return config

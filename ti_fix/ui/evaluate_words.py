@@ -1,0 +1,34 @@
+"""The texts of the Evaluate page."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from ti_fix.evaluate import EvalConfig
+from ti_fix.heatmap import MapSettings
+from ti_fix.ui.forms import option_texts
+
+LABELS = MappingProxyType(
+    {
+        "intro": "Makes the same pictures with the embedding and without it, scores them, and says where it helps.",
+        "embedding": "Embedding",
+        "prompts": "Prompts",
+        "prompts_hint": "One a line, with [name] where the embedding comes.",
+        "references": "Pictures of what it should show",
+        "against": "Compare also with",
+        "as_stored": "Compare also with the file as stored, not repaired",
+        "judge": "Judge",
+        "judge_hint": "Weights of a CLIP in a file. Left empty: the one that Interrogate has fetched before.",
+        "dino": "DINO",
+        "dino_hint": "Weights of DINO or DINOv2 in a file, for a second opinion on likeness. May stay empty.",
+        "start": "Evaluate",
+        "making": "Making pictures",
+        "download": "Report to keep",
+        "maps": "Attention maps",
+        "maps_words": "Words to follow",
+        "maps_words_hint": "Words of the prompt and embeddings, with commas. Left empty: all that mean something.",
+        "maps_on": "Make maps",
+        "maps_groups": "Also for groups (colour, object, scene …)",
+    }
+)
+TEXTS = MappingProxyType({**LABELS, **option_texts(EvalConfig, MapSettings)})

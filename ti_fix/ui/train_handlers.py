@@ -1,0 +1,344 @@
+"""What the controls of the Train page do; functions of plain values, which know no Gradio.
+
+Each returns, or yields while something runs, a `Shown`: what is to be drawn anew. A None in it stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ti_fix.errors import WrongUse
+from ti_fix.jobs import Job
+from ti_fix.train import TrainConfig
+from ti_fix.train.captions import NAME, one_line
+from ti_fix.train.dataset import caption_beside, pictures_in
+from ti_fix.train.history import Run
+from ti_fix.ui import markup, progress, train_pictures, train_view
+from ti_fix.ui.desk import Desk
+from ti_fix.ui.forms import Form
+from ti_fix.ui.guard import guarded, guarded_steps
+from ti_fix.ui.train_desk import NameTaken
+from ti_fix.ui.train_live import Live
+from ti_fix.ui.train_words import TEXTS
+
+FORM = Form(TrainConfig, leave_out=("name", "start_text", "out", "resume"))
+"""All settings but those that the page asks for in front, or knows by itself."""
+
+WATCH = 1.0
+"""Seconds between two looks at a run."""
+
+
+@dataclass(slots=True)
+class Window:
+    """One open page.
+
+    Attributes:
+        turn: which of its handlers may draw; one that watches gives way to the next.
+        filled: whether its form has been filled.
+    """
+
+    turn: int = 0
+    filled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the user has entered.
+
+    Attributes:
+        name, what: text boxes.
+        style: whether a style is learned, and not a thing.
+        values: of the form, in the order of `FORM.fields`.
+    """
+
+    name: str
+    what: str
+    style: bool
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buttons:
+    """Which of them there are to press."""
+
+    running: bool
+    paused: bool
+    checking: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What changes on the page.
+
+    Attributes:
+        status, album, live, strip, history: HTML.
+        buttons: which there are.
+        fill: name, what, style and values for the form.
+    """
+
+    status: str | None = None
+    album: str | None = None
+    live: str | None = None
+    strip: str | None = None
+    history: str | None = None
+    buttons: Buttons | None = None
+    fill: Request | None = None
+
+
+def _told(html: str) -> Shown:
+    return Shown(status=html)
+
+
+safe = guarded(_told)
+safe_steps = guarded_steps(_told)
+
+
+def config_of(desk: Desk, asked: Request) -> TrainConfig:
+    """The settings that a request comes to.
+
+    Raises:
+        WrongUse: a value cannot be; says which.
+    """
+    if not asked.name.strip():
+        raise WrongUse("Give it a name first: the word that you will write in prompts.")
+    config = FORM.config(
+        asked.values, desk.training.defaults(), name=asked.name.strip(), start_text=one_line(asked.what) or "*"
+    )
+    folders = tuple(dict.fromkeys((*desk.training.album.folders, *config.folders)))
+    if not folders:
+        raise WrongUse("Add pictures first: drop them on the field, or name a folder under Options, Pictures.")
+    config = replace(config, folders=folders)
+    return replace(config, template=_template(config, style=asked.style)) if config.template == "auto" else config
+
+
+def _template(config: TrainConfig, *, style: bool) -> str:
+    """What ``auto`` comes to here: captions that lack the name get it, and styles have sentences of their own."""
+    texts = [found[1].text for path in pictures_in(config.folders) if (found := caption_beside(path))]
+    if not texts:
+        return "style" if style else "auto"
+    if any(config.name.lower() in text.lower() or NAME in text for text in texts):
+        return "auto"
+    return f"[filewords], in the style of {NAME}" if style else f"{NAME}, [filewords]"
+
+
+def request_of(config: TrainConfig, own: Sequence[str]) -> Request:
+    """The form filled with settings; the page's own folders are not listed, and overwriting is asked for anew."""
+    others = tuple(folder for folder in config.folders if folder not in own)
+    what = "" if config.start_text == "*" else config.start_text
+    values = tuple(FORM.values(replace(config, folders=others, overwrite=False)))
+    return Request(name=config.name, what=what, style="style" in config.template, values=values)
+
+
+@safe
+def filled(desk: Desk, window: Window) -> Shown:
+    """The page is opened, perhaps again: its form shows the run that goes on, or the defaults for the loaded model."""
+    if window.filled:
+        return Shown()
+    window.filled = True
+    training = desk.training
+    config = training.live.config if training.live else training.defaults()
+    return Shown(fill=request_of(config, training.album.folders))
+
+
+@safe_steps
+def opened(desk: Desk, window: Window) -> Iterator[Shown]:
+    """The page comes into sight: find a run again."""
+    yield everything(desk)
+    job = desk.training.checking if desk.training.checking.state.active else desk.training.job
+    if job.state.number:
+        yield from _watched(desk, window, job)
+
+
+@safe_steps
+def start(desk: Desk, window: Window, asked: Request) -> Iterator[Shown]:
+    """Train."""
+    yield from _begun(desk, window, asked, desk.training.start, desk.training.job)
+
+
+@safe_steps
+def check(desk: Desk, window: Window, asked: Request) -> Iterator[Shown]:
+    """Look at everything before a run."""
+    yield from _begun(desk, window, asked, desk.training.check, desk.training.checking)
+
+
+def _begun(
+    desk: Desk, window: Window, asked: Request, begin: Callable[[TrainConfig], None], job: Job
+) -> Iterator[Shown]:
+    """A name that is taken is told with the button that allows overwriting."""
+    try:
+        begin(config_of(desk, asked))
+    except NameTaken as error:
+        overwrite = next(field for field in FORM.fields if field.name == "overwrite")
+        word = f"<span>{TEXTS['set']}</span> <span>{overwrite.about.label}</span> <span>{TEXTS['to']}</span> on"
+        button = markup.button(word, 'remedy:{"overwrite": true}', kind="step")
+        yield Shown(status=markup.message(str(error), "bad") + button)
+        return
+    yield from _watched(desk, window, job)
+
+
+@safe_steps
+def resume(desk: Desk, window: Window) -> Iterator[Shown]:
+    """Go on with the run that was paused."""
+    desk.training.resume()
+    yield from _watched(desk, window, desk.training.job)
+
+
+@safe
+def pause(desk: Desk) -> Shown:
+    """Free the WebUI after this step."""
+    desk.training.pause()
+    return Shown()
+
+
+@safe
+def stop(desk: Desk) -> Shown:
+    """End after this step."""
+    desk.training.stop()
+    return Shown()
+
+
+@safe
+def save_now(desk: Desk) -> Shown:
+    """Write the vectors as they are."""
+    desk.training.save_now()
+    return Shown()
+
+
+@safe
+def pictures_added(desk: Desk, files: Sequence[str], folders: str) -> Shown:
+    """Pictures were dropped."""
+    desk.training.album.take(files)
+    return Shown(album=_album(desk, folders), status="")
+
+
+@safe
+def album_changed(desk: Desk, folders: str) -> Shown:
+    """Other folders were named."""
+    return Shown(album=_album(desk, folders), status="")
+
+
+@safe
+def new_pictures(desk: Desk, folders: str) -> Shown:
+    """Begin with no pictures; those of before stay on the disk."""
+    desk.training.begin_album()
+    return Shown(album=_album(desk, folders), status="")
+
+
+@safe_steps
+def commanded(desk: Desk, window: Window, command: str, asked: Request) -> Iterator[Shown]:
+    """A button or a caption of what the page draws: ``caption:ID:TEXT``, ``remedy:{SETTING: VALUE}``, and so on."""
+    verb, _, what = command.partition(":")
+    if verb in ("caption", "remove"):
+        yield _picture(desk, verb, what, asked)
+    elif verb == "remedy":
+        yield _remedied(asked, json.loads(what))
+    elif verb == "again":
+        yield _again(desk, _run(desk, what))
+    elif verb == "use":
+        yield from _use(desk, what)
+    elif verb == "resume":
+        desk.training.resume(_run(desk, what).config)
+        yield from _watched(desk, window, desk.training.job)
+
+
+def _picture(desk: Desk, verb: str, what: str, asked: Request) -> Shown:
+    id_, _, text = what.partition(":")
+    folders = _folders(desk, _named_folders(asked))
+    path = train_pictures.find(folders, id_)
+    if verb == "caption":
+        train_pictures.write_caption(path, text)
+        return Shown(status="")
+    desk.training.album.remove(path)
+    return Shown(album=_album(desk, _named_folders(asked)), status="")
+
+
+def _remedied(asked: Request, wanted: Mapping[str, Any]) -> Shown:
+    """The form with other values."""
+    values, said = list(asked.values), []
+    for place, field in enumerate(FORM.fields):
+        if field.name in wanted:
+            values[place] = field.shown(field.read(wanted[field.name]))
+            said.append(f"{field.about.label} is now {values[place]}")
+    status = markup.message(f"{', '.join(said)}. It counts from the next start.")
+    return Shown(status=status, fill=replace(asked, values=tuple(values)))
+
+
+def _again(desk: Desk, run: Run) -> Shown:
+    """An earlier run's settings and pictures in the form."""
+    own = [folder for folder in run.config.folders if Path(folder).parent == desk.training.pictures]
+    desk.training.begin_album(Path(own[0]) if own else None)
+    fill = request_of(replace(run.config, resume=False), own[:1])
+    status = markup.message(f"The settings and pictures of {run.config.name} are in the form; change the name or not.")
+    return Shown(fill=fill, album=_album(desk, _named_folders(fill)), status=status)
+
+
+def _use(desk: Desk, what: str) -> Iterator[Shown]:
+    number, _, name = what.partition(":")
+    desk.training.use_step(_run(desk, name), int(number))
+    yield Shown(status=markup.message(f"{name} is now the embedding of step {int(number):,}; prompts use it at once."))
+
+
+def _run(desk: Desk, name: str) -> Run:
+    for run in desk.training.runs():
+        if run.config.name == name:
+            return run
+    raise WrongUse(f"There is no run {name!r} in the embeddings folder any more; reload the page.")
+
+
+def everything(desk: Desk, told: str | None = None) -> Shown:
+    """All that the page draws, from what is known."""
+    training = desk.training
+    record = training.found if training.checking.state.active else training.live or training.found
+    return Shown(
+        status=told,
+        album=_album(desk, ""),
+        live=_live(record),
+        strip=train_view.strip(record.previews) if record else "",
+        history=train_view.history(training.runs()),
+        buttons=_buttons(desk),
+    )
+
+
+def _watched(desk: Desk, window: Window, job: Job) -> Iterator[Shown]:
+    """A job's progress until it ends, or another handler of this window draws."""
+    window.turn += 1
+    turn, drawn = window.turn, ("", "")
+    record = desk.training.found if job is desk.training.checking else desk.training.live
+    for state, status in progress.watched(job, WATCH):
+        if window.turn != turn:
+            return
+        new = _live(record), train_view.strip(record.previews) if record else ""
+        live, strip = (now if now != before else None for now, before in zip(new, drawn, strict=True))
+        yield Shown(status=status, live=live, strip=strip, buttons=_buttons(desk))
+        drawn = new
+        if not state.active:
+            yield Shown(history=train_view.history(desk.training.runs()), buttons=_buttons(desk))
+
+
+def _live(record: Live | None) -> str:
+    return train_view.live(record) if record is not None else markup.empty(TEXTS["idle"], TEXTS["idle_do"])
+
+
+def _buttons(desk: Desk) -> Buttons:
+    training = desk.training
+    running = training.job.state.active
+    live = training.live
+    paused = not running and live is not None and live.paused and live.done is not None
+    return Buttons(running=running, paused=paused, checking=training.checking.state.active)
+
+
+def _album(desk: Desk, folders: str) -> str:
+    return train_pictures.gallery(_folders(desk, folders), desk.training.album)
+
+
+def _folders(desk: Desk, named: str) -> tuple[str, ...]:
+    field = next(field for field in FORM.fields if field.name == "folders")
+    return tuple(dict.fromkeys((*desk.training.album.folders, *field.read(named))))
+
+
+def _named_folders(asked: Request) -> str:
+    return str(next(value for field, value in zip(FORM.fields, asked.values, strict=True) if field.name == "folders"))
