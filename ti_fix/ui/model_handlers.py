@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ti_fix.errors import TiFixError
-from ti_fix.ui import markup, model_report, model_state, model_tokens
+from ti_fix.ui import model_report, model_state, model_tokens
 from ti_fix.ui.desk import Desk
-from ti_fix.ui.files_handlers import FAULT, WATCH
+from ti_fix.ui.guard import guarded, guarded_steps
 from ti_fix.ui.model_state import Thorough
 from ti_fix.ui.model_words import TEXTS
+from ti_fix.ui.progress import watched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,50 +29,39 @@ class ModelShown:
     busy: bool = False
 
 
+def _told(message: str) -> ModelShown:
+    return ModelShown(status=message)
+
+
+@guarded_steps(_told)
 def opened(desk: Desk) -> Iterator[ModelShown]:
     """The page comes into sight, or Refresh is pressed: look at the model, and find a running look again."""
-    try:
-        yield _now(desk)
-        if desk.checking.state.active:
-            yield from _watched(desk)
-    except TiFixError as error:
-        yield ModelShown(status=markup.message(str(error), "bad"))
-    except Exception:
-        logging.getLogger("ti_fix").exception("the Model page failed")
-        yield ModelShown(status=markup.message(FAULT, "bad"))
+    yield _now(desk)
+    if desk.checking.state.active:
+        yield from _watched(desk)
 
 
+@guarded_steps(_told)
 def check(desk: Desk) -> Iterator[ModelShown]:
     """Run all checks and measure the strategies."""
-    try:
-        desk.checking.start(TEXTS["checking"], lambda stop: model_state.thorough_events(desk, stop))
-        yield from _watched(desk)
-    except TiFixError as error:
-        yield ModelShown(status=markup.message(str(error), "bad"))
-    except Exception:
-        logging.getLogger("ti_fix").exception("the Model page failed")
-        yield ModelShown(status=markup.message(FAULT, "bad"))
+    desk.checking.start(TEXTS["checking"], lambda stop: model_state.thorough_events(desk, stop))
+    yield from _watched(desk)
 
 
+@guarded(str)
 def tokens(desk: Desk, prompt: str | None, steps: float | None) -> str:
     """The token view of a prompt."""
-    try:
-        return model_tokens.tokens(model_state.tokens(desk, prompt or "", int(steps or 20)))
-    except TiFixError as error:
-        return markup.message(str(error), "bad")
-    except Exception:
-        logging.getLogger("ti_fix").exception("the Model page failed")
-        return markup.message(FAULT, "bad")
+    return model_tokens.tokens(model_state.tokens(desk, prompt or "", int(steps or 20)))
 
 
 def _watched(desk: Desk) -> Iterator[ModelShown]:
-    for state in desk.checking.watch(WATCH):
+    for state, html in watched(desk.checking):
         if state.active:
-            yield ModelShown(status=markup.progress(state), busy=True)
+            yield ModelShown(status=html, busy=True)
         elif state.status == "failed":
-            yield ModelShown(status=markup.message(state.message, "bad"))
-            return
-    yield _now(desk)
+            yield ModelShown(status=html)
+        else:
+            yield _now(desk)
 
 
 def _now(desk: Desk) -> ModelShown:
