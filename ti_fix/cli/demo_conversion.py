@@ -30,7 +30,7 @@ def run_conversion(root: Path) -> Section:
     converter = Converter(Vocabulary(tables=tables, tokenize=tokenizer.encode, trained=trained))
     done = converter.to_sdxl(old)
     path = write_bytes(root / "converted" / f"{NAME}.safetensors", to_bytes(unfold(done.embedding)), overwrite=True)
-    rows = [("vector", "says", "way", "likeness expected", "likeness measured", "near words")]
+    rows: list[tuple[str, ...]] = [("vector", "says", "way", "likeness expected", "likeness measured", "near words")]
     for number, (row, word, vector) in enumerate(zip(done.rows, WORDS, done.embedding.vectors["clip_g"], strict=True)):
         real = torch.nn.functional.cosine_similarity(vector, tables["clip_g"][ids[number]], dim=0)
         told = row.confidence

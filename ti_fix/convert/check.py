@@ -40,7 +40,9 @@ def checked(conversion: Conversion) -> Conversion:
 
 
 def _reads_back(embedding: Embedding, data: bytes) -> bool:
-    found = [each.read() for each in read(Source(data)).tree.values() if isinstance(each, StoredTensor)]
+    tree = read(Source(data)).tree
+    stored = tree.values() if isinstance(tree, Mapping) else ()
+    found = [each.read() for each in stored if isinstance(each, StoredTensor)]
     return len(found) == len(embedding.vectors) and all(
         any(torch.equal(block.float().cpu(), each) for each in found) for block in embedding.vectors.values()
     )

@@ -63,7 +63,7 @@ class Around:
 
     def with_length(self, mapped: Tensor, vectors: Tensor) -> Tensor:
         """The length of the words around each vector, times the vector's own multiple of theirs."""
-        multiple = torch.linalg.vector_norm(vectors, dim=1) / self.source_norm
+        multiple: Tensor = torch.linalg.vector_norm(vectors, dim=1) / self.source_norm
         return self.usual(mapped) * multiple[:, None]
 
     def usual(self, mapped: Tensor) -> Tensor:

@@ -270,7 +270,7 @@ def _openai_archive(path: Path) -> dict[str, Tensor]:
         raise UnreadableFile(
             "changed", f"{path} is not the file that OpenAI publishes (its checksum differs); download it again."
         )
-    state = torch.jit.load(str(path), map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
+    state = torch.jit.load(str(path), map_location="cpu").state_dict()
     return {
         key: value for key, value in state.items() if key not in ("input_resolution", "context_length", "vocab_size")
     }

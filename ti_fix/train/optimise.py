@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
@@ -183,7 +183,11 @@ class Adafactor(_Remembering):
             block.add_(move, alpha=-rates[key] / max(1.0, size))
 
 
-_BY_NAME = {"adamw": AdamW, "prodigy": Prodigy, "adafactor": Adafactor}
+_BY_NAME: Mapping[str, Callable[[Mapping[str, float]], Optimiser]] = {
+    "adamw": AdamW,
+    "prodigy": Prodigy,
+    "adafactor": Adafactor,
+}
 
 
 def optimiser(config: TrainConfig, start: Blocks, about: Mapping[str, Statistics]) -> Optimiser:
