@@ -53,15 +53,17 @@ if drop_outdated():
     from modules import script_callbacks, scripts
 
     from ti_fix import api, ui
+    from ti_fix.align import CHECKS, AtLoad, named_rows
     from ti_fix.convert import FastHalf
     from ti_fix.embedding import SDXL
+    from ti_fix.hosts.model_hook import Watch
     from ti_fix.hosts.webui import TiFixScript, install
     from ti_fix.hosts.xyz_axis import add_axis
     from ti_fix.repair.fit import fill_missing_half
     from ti_fix.ui import settings
 
     half = FastHalf(CACHE, lambda embedding, words: fill_missing_half(embedding, SDXL, words)[0])
-    host = install(half, tell=api.tell)
+    host = install(half, tell=api.tell, watch=Watch(judge=AtLoad(CHECKS), name=named_rows))
     script_callbacks.on_before_ui(lambda: add_axis(scripts.scripts_data, host.embedding_names))
     script_callbacks.on_script_unloaded(api.clear)
     script_callbacks.on_ui_settings(lambda: settings.register(host))

@@ -30,6 +30,7 @@ NOUNS = frozenset(
         "options",
         "phrases",
         "prompt",
+        "prompt_syntax",
         "protocols",
         "text_model",
         "tokenizer",
@@ -74,8 +75,8 @@ ONLY_IN = {
 
 MAY_PRINT = ("cli",)
 MAY_CATCH_ALL = r"(api|cli|ui|jobs)\b.*|hosts/load_hook\.py|formats/unpickle\.py"
-PICKS_MODULES = ("formats/picture_pixels.py", "ui/pages.py")
-"""Files that import by a name from a table: Pillow's optional decoders, and the pages that there are."""
+PICKS_MODULES = ("formats/picture_pixels.py", "ui/pages.py", "cli/__init__.py")
+"""Files that import by a name from a table: Pillow's optional decoders, the pages there are, the command called."""
 
 KNOWN_METHODS = ("find_class", "persistent_load")
 """Methods that the standard library documents and we override."""

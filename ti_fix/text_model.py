@@ -92,6 +92,7 @@ class TextEncoder:
         inject: position -> vector (width): while open, the token table gives these vectors at these positions of every
             row instead of what stands there; None where that cannot be done.
         write: part -> what puts a new value in its place in the living model; empty for files.
+        cut: rows beyond the vocabulary that the table had in its file; the host was given the others.
     """
 
     place: str
@@ -105,6 +106,7 @@ class TextEncoder:
     final_norm: bool | None = None
     inject: Callable[[Mapping[int, Tensor]], AbstractContextManager[None]] | None = None
     write: Mapping[Part, Callable[[Any], None]] = field(default_factory=dict)
+    cut: int = 0
 
     @property
     def added(self) -> Mapping[str, int]:

@@ -9,8 +9,8 @@ import torch
 
 from tests.align import models
 from ti_fix.align import align, extra_embeddings, repaired
-from ti_fix.align.live import encoder_of, tokenizer_of
 from ti_fix.embedding import CLIP_G, CLIP_L, SDXL_REFINER, VOCABULARY_SIZE
+from ti_fix.hosts.text_modules import encoder_of, tokenizer_of
 from ti_fix.text_model import TextModel
 
 BEHIND = ("a photo of <toy> on red grass", "a photo of <toy> in the sea at night")

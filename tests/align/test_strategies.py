@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.align import models
-from ti_fix.align.live import encoder_of, tokenizer_of
 from ti_fix.align.strategies import Situation, compare
 from ti_fix.embedding import CLIP_G, SDXL_REFINER, Embedding
+from ti_fix.hosts.text_modules import encoder_of, tokenizer_of
 from ti_fix.text_model import TextModel
 
 PROMPT = "a photo of mytoy on red grass"

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from tests.hosts import standin
+from ti_fix.align import CHECKS, AtLoad, named_rows
 from ti_fix.embedding import Embedding, Vocabulary
 from ti_fix.repair import folder
+
+QUICK = tuple(check for check in CHECKS if not check.costly)
+"""What does not read the stand-ins' large tables."""
 
 
 def first_rows(embedding: Embedding, vocabulary: Vocabulary) -> Embedding:
@@ -36,7 +40,9 @@ def start(tmp_path, monkeypatch) -> Start:
     def begin(kind: str, *, hooked: bool = True) -> tuple[standin.StandIn, Any]:
         webui = standin.StandIn(kind, tmp_path / "webui")
         module = standin.install(webui, monkeypatch)
-        host = module.install(first_rows) if hooked else None
+        from ti_fix.hosts.model_hook import Watch
+
+        host = module.install(first_rows, watch=Watch(judge=AtLoad(QUICK), name=named_rows)) if hooked else None
         return webui, host
 
     return begin

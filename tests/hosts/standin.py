@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -46,8 +47,12 @@ class Encoder:
         model = SimpleNamespace(
             text_model=SimpleNamespace(embeddings=SimpleNamespace(token_embedding=SimpleNamespace(wrapped=rows)))
         )
-        self.wrapped = self.text_encoder = SimpleNamespace(transformer=model)
+        self.wrapped = self.text_encoder = SimpleNamespace(transformer=model, layer="hidden", layer_idx=-2)
+        if not callable(database):  # Forge
+            sdxl = database.expected_shape == sum(WIDTHS[k] for k in FAMILIES["sdxl"])
+            self.clip_skip, self.minimal_clip_skip, self.final_layer_norm = 1, 1 + sdxl, not sdxl
         self.rows = rows.weight
+        self.chunk_length, self.id_start, self.id_end, self.id_pad = 75, 49406, 49407, {"clip_g": 0}.get(key, 49407)
 
     @property
     def embeddings(self) -> Any:
@@ -57,7 +62,12 @@ class Encoder:
         return [tokenizer.encode(text) for text in texts]
 
     def process_texts(self, texts: list[str]) -> tuple[list[Any], int]:
-        return [[SimpleNamespace(fixes=list(self._fixes(text)))] for text in texts], 0
+        return [[self._chunk(text)] for text in texts], 0
+
+    def _chunk(self, text: str) -> Any:
+        ids = [token for token, _ in self._parts(text)][: self.chunk_length]
+        tokens = [self.id_start, *ids, *[self.id_end] * (self.chunk_length + 1 - len(ids))]
+        return SimpleNamespace(fixes=list(self._fixes(text)), tokens=tokens)
 
     def _fixes(self, text: str) -> Iterator[Any]:
         yield from (SimpleNamespace(embedding=e) for _, e in self._parts(text) if e is not None)
@@ -88,6 +98,13 @@ class Encoder:
         return torch.cat(rows) if rows else self.rows[:0]
 
 
+class Model:
+    """What a host keeps as its loaded model: an ordinary object."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
 class StandIn:
     """A WebUI.
 
@@ -96,6 +113,7 @@ class StandIn:
         data: its data folder.
 
     Attributes:
+        weights: checkpoint -> key -> tensor, for `read_weights`.
         console: what it has printed.
         callbacks: name -> functions that scripts have registered.
         lists: Forge's databases of cards and API.
@@ -106,9 +124,10 @@ class StandIn:
         self.folder = data / "embeddings"
         self.folder.mkdir(parents=True)
         self.console: list[str] = []
-        names = ("on_script_unloaded", "on_ui_settings", "on_ui_tabs", "on_app_started")
+        names = ("on_script_unloaded", "on_ui_settings", "on_ui_tabs", "on_app_started", "on_model_loaded")
         self.callbacks: dict[str, list[Any]] = {name: [] for name in names}
         self.model: Any = None
+        self.weights: dict[str, dict[str, torch.Tensor]] = {}
         self.scripts: list[Any] = []
         self.active_loras: list[Path] = []
         self.lists: list[Any] = []
@@ -147,14 +166,28 @@ class StandIn:
         if b".format_version" in Path(path).read_bytes():
             raise ValueError("bad file inside the zip")
 
+    def read_weights(self, where: Any, *_: Any) -> dict[str, torch.Tensor]:
+        """The reader of checkpoints; A1111 names one by its record, Forge by its path."""
+        return dict(self.weights[getattr(where, "filename", where)])
+
     # The modules that scripts import
 
     def _make_modules(self) -> dict[str, ModuleType]:
-        names = ["call_queue", "processing", "prompt_parser", "safe", "script_callbacks", "scripts", "sd_hijack"]
+        names = [
+            "call_queue",
+            "devices",
+            "processing",
+            "prompt_parser",
+            "safe",
+            "script_callbacks",
+            "scripts",
+            "sd_hijack",
+        ]
         names += ["sd_models", "shared", "textual_inversion", "textual_inversion.textual_inversion"]
         made = {"modules": ModuleType("modules"), **{f"modules.{n}": ModuleType(f"modules.{n}") for n in names}}
         if self.kind == "forge":
-            inner = ["backend", "backend.text_processing", "backend.text_processing.textual_inversion"]
+            inner = ["backend", "backend.attention", "backend.loader", "backend.memory_management"]
+            inner += ["backend.text_processing", "backend.text_processing.textual_inversion"]
             made |= {n: ModuleType(n) for n in inner}
             made["networks"] = ModuleType("networks")
         for name, module in made.items():
@@ -186,12 +219,16 @@ class StandIn:
         of("modules.safe", check_pt=self.check_pt)
         of("modules.script_callbacks", **{name: each.append for name, each in self.callbacks.items()})
         of("modules.scripts", Script=object, AlwaysVisible=object())
-        of("modules.sd_models", model_data=SimpleNamespace(sd_model=None))
+        of("modules.sd_models", model_data=SimpleNamespace(sd_model=None), get_checkpoint_state_dict=self.read_weights)
+        of("modules.devices", device=torch.device("cpu"), autocast=nullcontext)
         lists = ForgeListDatabase if self.kind == "forge" else A1111Database
         loaders = {"modules.textual_inversion.textual_inversion": lists}
         if self.kind == "forge":
             loaders["backend.text_processing.textual_inversion"] = ForgePromptDatabase
             of("networks", loaded_networks=[])
+            of("backend.loader", load_torch_file=self.read_weights)
+            of("backend.attention", attention_function=torch.nn.functional.scaled_dot_product_attention)
+            of("backend.memory_management", get_torch_device=lambda: torch.device("cpu"), load_model_gpu=lambda _: None)
         for name, base_class in loaders.items():
             database = type("EmbeddingDatabase", (base_class,), {"__module__": name, "module": made[name]})
             for method in ("load_from_file", "load_from_dir"):
@@ -222,6 +259,8 @@ class StandIn:
         self.modules["modules.sd_models"].model_data.sd_model = self.model
         if self.kind == "a1111" and not cached and not in_place:
             self.database.load_textual_inversion_embeddings(force_reload=True)
+        for loaded in [] if cached else self.callbacks["on_model_loaded"]:
+            loaded(self.model)
 
     def _a1111_model(self, family: str, checkpoint: str) -> Any:
         seed = sum(checkpoint.encode())
@@ -230,7 +269,7 @@ class StandIn:
             encoders[0] if len(encoders) == 1 else SimpleNamespace(embedders=encoders, tokenize=encoders[0].tokenize)
         )
         info = SimpleNamespace(filename=checkpoint)
-        return SimpleNamespace(cond_stage_model=stage, kind=family, all=encoders, sd_checkpoint_info=info)
+        return Model(cond_stage_model=stage, kind=family, all=encoders, sd_checkpoint_info=info)
 
     def _forge_model(self, family: str, checkpoint: str) -> Any:
         self.modules["modules.sd_models"].model_data.sd_model = None
@@ -243,7 +282,7 @@ class StandIn:
             engines.append(Encoder(key, sum(checkpoint.encode()), database))
         info = SimpleNamespace(filename=checkpoint)
         named = {f"text_processing_engine_{e.embedding_key[-1]}": e for e in engines}
-        return SimpleNamespace(kind=family, all=engines, sd_checkpoint_info=info, **named)
+        return Model(kind=family, all=engines, sd_checkpoint_info=info, **named)
 
     def open_lists(self) -> Any:
         """Forge makes one at start and another one for the API."""

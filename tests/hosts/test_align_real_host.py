@@ -1,8 +1,9 @@
-"""A damaged checkpoint in a running WebUI, before and after `ti-fix align --out`.
+"""A damaged checkpoint in a running WebUI, before and after `ti-fix align --out`, and with the extension in it.
 
 Start a WebUI with --api on this computer; name its address in TI_FIX_HOST_URL, a sound SDXL checkpoint inside its
 checkpoint folder in TI_FIX_HOST_CHECKPOINT, and its embeddings folder in TI_FIX_HOST_EMBEDDINGS. Damaged and mended
-copies are made beside the checkpoint and removed again.
+copies are made beside the checkpoint and removed again. Without the extension the damage must show; with it the damage
+must be repaired as the model is loaded, and a sound model must be passed over in silence.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def test_the_mended_checkpoint_gives_the_sound_ones_picture(damage, healthy, cop
     after = picture(mended)
     assert isinstance(after, np.ndarray), after
     assert np.array_equal(after, healthy)
-    if damage is extended or not counts_positions_itself():
+    if not has_extension() and (damage is extended or not counts_positions_itself()):
         assert isinstance(before, str) or differ(before, healthy) > 1
 
 
@@ -129,6 +130,47 @@ def test_the_row_of_an_added_token_is_usable_as_an_embedding(copies):
     finally:
         file.unlink(missing_ok=True)
     assert isinstance(with_it, np.ndarray), with_it
+
+
+@pytest.mark.parametrize("damage", [rounded, extended])
+def test_the_extension_repairs_a_damaged_checkpoint_as_it_is_loaded(damage, healthy, copies):
+    if not has_extension():
+        pytest.skip("the extension is not in the WebUI")
+    broken, _ = copies
+    weights = load_file(CHECKPOINT)
+    damage(weights)
+    save_file(weights, broken)
+    found = picture(broken)
+    assert isinstance(found, np.ndarray), found
+    assert np.array_equal(found, healthy)
+    report = call("/ti_fix/v1/model")
+    assert report["model"] == broken.name
+    mended = {(c["code"], c["repaired"]) for c in report["checks"] if c.get("mended")}
+    if damage is extended:
+        assert mended == {("table-rows", "49408 rows")}
+        assert isinstance(picture(broken, "a photo of extra-1 on grass", expect="extra-1"), np.ndarray)
+        without = picture(broken, "a photo of an on grass")
+        assert differ(picture(broken, "a photo of extra-1 on grass"), without) > 1
+    elif not counts_positions_itself():
+        assert mended == {("position-ids", "0 to 76")}
+
+
+def test_a_sound_model_is_looked_at_in_under_100_ms_and_in_silence(healthy):
+    if not has_extension():
+        pytest.skip("the extension is not in the WebUI")
+    other = next(p for p in sorted(CHECKPOINT.parent.glob("*.safetensors")) if p.stem == "tiny_sd15" or p != CHECKPOINT)
+    times = []
+    for _ in range(3):
+        picture(other)
+        assert np.array_equal(picture(CHECKPOINT), healthy)
+        seen = call("/ti_fix/v1/model")["at_load"]
+        assert seen["lines"] == []
+        times.append(seen["milliseconds"])
+    assert sorted(times)[1] < 100, times
+
+
+def has_extension() -> bool:
+    return "/ti_fix/v1/model" in call("/openapi.json")["paths"]
 
 
 def counts_positions_itself() -> bool:

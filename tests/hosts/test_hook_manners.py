@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.hosts import sample_files as files
+from ti_fix.align import CHECKS, AtLoad, named_rows
 
 SAMPLES = {sample.trigger: sample for sample in files.samples()}
 
@@ -81,18 +82,24 @@ def test_hooking_twice_is_hooking_once_and_unloading_gives_everything_back(start
     names = ("load_from_file", "load_from_dir", "load_textual_inversion_embeddings")
     modules = [m for m in webui.modules.values() if hasattr(m, "EmbeddingDatabase")]
 
+    from ti_fix.hosts import webui as adapter
+    from ti_fix.hosts.model_hook import Watch
+
+    watch = Watch(judge=AtLoad(CHECKS), name=named_rows)
+    readers = adapter.kind_of_host().readers
+
     def functions():
-        return [getattr(m.EmbeddingDatabase, n) for m in modules for n in names] + [
-            m.create_embedding_from_data for m in modules
-        ]
+        return (
+            [getattr(m.EmbeddingDatabase, n) for m in modules for n in names]
+            + [m.create_embedding_from_data for m in modules]
+            + [getattr(owner, name) for owner, name in readers]
+        )
 
     before = functions()
-    from ti_fix.hosts import webui as adapter
-
-    adapter.install(lambda e, v: e)
+    adapter.install(lambda e, v: e, watch=watch)
     hooked = functions()
     assert not set(hooked) & set(before)
-    adapter.install(lambda e, v: e)
+    adapter.install(lambda e, v: e, watch=watch)
     assert functions() == hooked
     for unloaded in webui.callbacks["on_script_unloaded"]:
         unloaded()

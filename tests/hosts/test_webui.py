@@ -220,7 +220,7 @@ def test_the_script_mounts_the_api_on_each_new_app(bare, package):
         mount(None, app)
         mount(None, app)
         paths = [route.path for route in app.routes if route.path.startswith("/ti_fix")]
-        wanted = ("convert", "evaluate", "files", "inspect", "refresh", "repair", "source")
+        wanted = ("convert", "evaluate", "files", "inspect", "model", "refresh", "repair", "source", "tokens")
         assert {f"/ti_fix/v1/{each}" for each in wanted} <= set(paths)
         methods = [(route.path, *route.methods) for route in app.routes if route.path.startswith("/ti_fix")]
         assert len(methods) == len(set(methods)), "mounted once"

@@ -24,9 +24,22 @@ class StandIn:
         self.words = None
         self.refreshed = 0
         self.trainer = None
+        self.text, self.seen = None, None
 
     def family(self):
         return self.model
+
+    def text_model(self):
+        return self.text
+
+    def extra_rows(self):
+        return []
+
+    def seen_at_load(self):
+        return self.seen
+
+    def environment(self):
+        return [("torch", torch.__version__)]
 
     def vocabulary(self):
         return self.words

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ti_fix.align.at_load import AtLoad, Looked
 from ti_fix.align.change import Applied, repaired
 from ti_fix.align.check import Check, Light, Outcome, Report, examine
 from ti_fix.align.encoder_checks import ENCODER_CHECKS
-from ti_fix.align.extra_rows import extra_embeddings
+from ti_fix.align.extra_rows import extra_embeddings, named_rows
 from ti_fix.align.table_checks import TABLE_CHECKS
 from ti_fix.align.text import clean_text
 from ti_fix.align.tokenizer_checks import TOKENIZER_CHECKS
@@ -16,13 +17,16 @@ CHECKS = (*TABLE_CHECKS, *TOKENIZER_CHECKS, *ENCODER_CHECKS)
 __all__ = [
     "CHECKS",
     "Applied",
+    "AtLoad",
     "Check",
     "Light",
+    "Looked",
     "Outcome",
     "Report",
     "align",
     "clean_text",
     "extra_embeddings",
+    "named_rows",
     "repaired",
 ]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torch import Tensor
+
 from ti_fix.embedding import VOCABULARY_SIZE, Embedding
 from ti_fix.text_model import TextModel
 
@@ -14,11 +16,20 @@ def extra_embeddings(model: TextModel) -> list[Embedding]:
     Rows of one id in several encoders are halves of one embedding. A token is called by its name without angle
     brackets, which a file name cannot hold; rows without a token are called ``extra-1``, ``extra-2`` …
     """
+    tables = {e.spec.key: e.table for e in model.encoders if e.table.shape[0] > VOCABULARY_SIZE}
+    return named_rows({k: t.read()[VOCABULARY_SIZE:].detach().float().cpu() for k, t in tables.items()}, model)
+
+
+def named_rows(blocks: Mapping[str, Tensor], model: TextModel) -> list[Embedding]:
+    """One embedding for each row beyond the vocabulary.
+
+    Args:
+        blocks: encoder key -> those rows, (rows, width).
+        model: whose tokenizers know the names of the added tokens.
+    """
     names: dict[int, str] = {}
     for encoder in model.encoders:
         names |= {i: token for token, i in encoder.added.items() if i >= VOCABULARY_SIZE}
-    tables = {e.spec.key: e.table for e in model.encoders if e.table.shape[0] > VOCABULARY_SIZE}
-    blocks = {key: table.read()[VOCABULARY_SIZE:].detach().float().cpu() for key, table in tables.items()}
     count = max((block.shape[0] for block in blocks.values()), default=0)
     return [
         Embedding(

@@ -10,15 +10,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from ti_fix.align.change import Applied
+from ti_fix.align.rebind import published_tokenizer
 from ti_fix.align.text import clean_text
 from ti_fix.embedding import Embedding
 from ti_fix.errors import WrongUse
@@ -96,6 +97,10 @@ class Measured:
     reversible: bool
     once: bool
 
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "title": next(s.title for s in STRATEGIES if s.code == self.strategy)}
+
 
 @contextmanager
 def _injection(situation: Situation) -> Iterator[Callable[[], Encoded]]:
@@ -156,6 +161,38 @@ def _encode_injected(situation: Situation, prompt: str, text_ids: Callable[[str]
 def _first(encoded: tuple[Tensor, Tensor | None]) -> Encoded:
     hidden, pooled = encoded
     return hidden[0], None if pooled is None else pooled[0]
+
+
+PROBE = "a photo of tifixprobe on the grass"
+PROBE_WORDS = "small red cat"
+
+
+def probe(model: TextModel, place: str) -> Situation:
+    """A situation whose right outcome is known: an embedding with the rows of three words of the model itself."""
+    encoder = model.encoder(place)
+    tokenizer = encoder.tokenizer or published_tokenizer(encoder.spec)
+    rows = encoder.table.read()[tokenizer.encode(PROBE_WORDS)].detach().float().cpu()
+    living = replace(
+        model, encoders=tuple(replace(e, tokenizer=tokenizer) if e is encoder else e for e in model.encoders)
+    )
+    embedding = Embedding(name="tifixprobe", vectors={encoder.spec.key: rows})
+    return Situation(model=living, place=place, prompt=PROBE, embedding=embedding)
+
+
+@torch.no_grad()
+def measure(model: TextModel) -> dict[str, list[Measured]]:
+    """Every strategy on every encoder of a living model, by `probe`; place -> how each did.
+
+    What is meant is what the three words themselves give in the embedding's place.
+    """
+    found = {}
+    for encoder in model.encoders:
+        if encoder.encode is None or encoder.inject is None or encoder.spec.bos_id is None:
+            continue
+        situation = probe(model, encoder.place)
+        ids = _plain_ids(situation.encoder, PROBE.replace("tifixprobe", PROBE_WORDS))
+        found[encoder.place] = compare(situation, _first(encoder.encode(torch.tensor([ids]))))
+    return found
 
 
 STRATEGIES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -54,6 +55,13 @@ def _rows(check: Check, model: TextModel) -> Iterator[Outcome]:
             )
             changes = [*(trimming(encoder) if rows > VOCABULARY_SIZE else []), _counting(encoder)]
             yield check.bad("error", expected, f"{found}, {claimed} in the config", message, encoder, changes)
+        elif encoder.cut:
+            message = (
+                f"The vocabulary was extended: {encoder.cut} rows beyond the {VOCABULARY_SIZE} of CLIP, which this "
+                "WebUI refuses (size mismatch). It was given the others; the extra rows are embeddings."
+            )
+            outcome = check.bad("warning", expected, f"{rows + encoder.cut} rows", message, encoder)
+            yield replace(outcome, repaired=expected)
         elif rows == VOCABULARY_SIZE and not beyond:
             yield check.good(expected, found, encoder)
         elif rows < VOCABULARY_SIZE:
@@ -221,6 +229,6 @@ def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
 TABLE_CHECKS = (
     Check(code="encoders", title="The encoders are in their places", run=_encoders, first=True),
     Check(code="table-rows", title="Rows of the token table", run=_rows),
-    Check(code="table-values", title="Numbers in the token table", run=_values, costly=True),
+    Check(code="table-values", title="Numbers in the token table", run=_values, costly=True, reads_tables=True),
     Check(code="shared-tables", title="No table shares memory with another", run=_apart),
 )

@@ -161,6 +161,9 @@ def _agreement(check: Check, model: TextModel) -> Iterator[Outcome]:
             what = f"{odd[encoder.place][0][:40]!r} gets other ids than CLIP's"
         elif apart:
             what = f"{apart[0]!r} gets other ids than in {sound[0][0].spec.title}"
+            if "open_clip" in (tokenizer.origin, sound[0][1].origin):
+                yield check.bad("note", expected, what, f"{encoder.spec.title}: {what}. {_OPEN_CLIP}", encoder)
+                continue
         elif mixed:
             what = f"{mixed[0]!r} gets other ids from the slow than from the fast tokenizer"
         else:
@@ -171,6 +174,12 @@ def _agreement(check: Check, model: TextModel) -> Iterator[Outcome]:
             "prompt means two things. The published tokenizer is to be used for every encoder."
         )
         yield check.bad(severity, expected, what, message, encoder, [rebinding(e) for e, _ in pairs])
+
+
+_OPEN_CLIP = (
+    "open_clip's tokenizer, which this WebUI uses, also resolves HTML entities and broken characters. Every picture of "
+    "this WebUI was made that way; write such signs plainly."
+)
 
 
 def _apart(one: TextTokenizer, other: TextTokenizer) -> list[str]:

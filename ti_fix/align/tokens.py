@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from ti_fix.align.rebind import published_tokenizer
 from ti_fix.align.text import clean_text, what_was_cleaned
 from ti_fix.embedding import Embedding
 from ti_fix.prompt import Chunk, split_prompt
+from ti_fix.prompt_syntax import Stage, parse_syntax
 from ti_fix.text_model import TextEncoder, TextModel
 from ti_fix.tokenizer import published
 
@@ -79,6 +80,36 @@ class EncoderView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TextView:
+    """One text that the prompt comes to: of one part between ANDs, for one stretch of steps.
+
+    Attributes:
+        branch: number of the part, from 0.
+        weight: of the part's guidance.
+        first, last: the steps that it is used in, from 1.
+        text: what is cut into chunks.
+        encoders: as each encoder of the model gets it.
+    """
+
+    branch: int
+    weight: float
+    first: int
+    last: int
+    text: str
+    encoders: tuple[EncoderView, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "branch": self.branch,
+            "weight": self.weight,
+            "steps": [self.first, self.last],
+            "text": self.text,
+            "encoders": [e.as_dict() for e in self.encoders],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenView:
     """A prompt taken apart.
 
@@ -86,13 +117,22 @@ class TokenView:
         prompt: as it was given.
         cleaned: as it is encoded.
         removed: what was taken out or replaced before that.
-        encoders: as each encoder of the model gets it.
+        networks: what ``<lora:name:1>`` and alike name: (kind, arguments).
+        steps: of the generation that it was taken apart for.
+        texts: what is encoded, at least one.
     """
 
     prompt: str
     cleaned: str
     removed: tuple[str, ...]
-    encoders: tuple[EncoderView, ...]
+    networks: tuple[tuple[str, str], ...]
+    steps: int
+    texts: tuple[TextView, ...]
+
+    @property
+    def encoders(self) -> tuple[EncoderView, ...]:
+        """The first text as each encoder gets it; the only one where nothing is joined or edited."""
+        return self.texts[0].encoders
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -100,17 +140,23 @@ class TokenView:
             "prompt": self.prompt,
             "cleaned": self.cleaned,
             "removed": list(self.removed),
+            "networks": [{"kind": kind, "arguments": arguments} for kind, arguments in self.networks],
+            "steps": self.steps,
+            "texts": [text.as_dict() for text in self.texts],
             "encoders": [e.as_dict() for e in self.encoders],
         }
 
 
-def view(model: TextModel, prompt: str, embeddings: Mapping[str, Embedding] | None = None) -> TokenView:
-    """Take a prompt apart as the WebUIs do: emphasis, BREAK, chunks of 75 tokens, embeddings by their triggers.
+def view(
+    model: TextModel, prompt: str, embeddings: Mapping[str, Embedding] | None = None, *, steps: int = 20
+) -> TokenView:
+    """Take a prompt apart as the WebUIs do: networks, AND, prompt editing, emphasis, BREAK, chunks, embeddings.
 
     Args:
         model: whose tokenizers; an encoder without one gets the published one.
         prompt: as a user types it.
         embeddings: trigger -> embedding.
+        steps: of the generation, for ``[from:to:when]`` and ``[a|b]``.
 
     Raises:
         WrongUse: an embedding has more vectors than fit one chunk.
@@ -118,10 +164,29 @@ def view(model: TextModel, prompt: str, embeddings: Mapping[str, Embedding] | No
     cleaned = clean_text(prompt)
     known = dict(embeddings or {})
     rows = {trigger: each.num_vectors for trigger, each in known.items()}
-    views = tuple(
-        _encoder_view(encoder, cleaned, known, rows) for encoder in model.encoders if encoder.spec.bos_id is not None
+    encoders = [encoder for encoder in model.encoders if encoder.spec.bos_id is not None]
+    parsed = parse_syntax(cleaned, steps)
+    texts = tuple(
+        TextView(
+            branch=number,
+            weight=branch.weight,
+            first=stage.first,
+            last=stage.last,
+            text=stage.text,
+            encoders=tuple(_encoder_view(encoder, stage.text, known, rows) for encoder in encoders),
+        )
+        for number, branch in enumerate(parsed.branches)
+        for stage in _shown(branch.stages)
     )
-    return TokenView(prompt=prompt, cleaned=cleaned, removed=tuple(what_was_cleaned(prompt)), encoders=views)
+    removed = tuple(what_was_cleaned(prompt))
+    return TokenView(
+        prompt=prompt, cleaned=cleaned, removed=removed, networks=parsed.networks, steps=steps, texts=texts
+    )
+
+
+def _shown(stages: Sequence[Stage]) -> list[Stage]:
+    """Each text once, with its first stretch of steps: an alternation comes back to the same ones."""
+    return list({stage.text: stage for stage in reversed(stages)}.values())[::-1]
 
 
 def _encoder_view(

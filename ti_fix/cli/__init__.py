@@ -11,12 +11,15 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from ti_fix import __version__
-from ti_fix.cli import align, convert, demo, demo_model, evaluate, heatmap, inspect, repair, tokens, train, ui
 from ti_fix.errors import TiFixError
 
-COMMANDS = (inspect, repair, convert, train, evaluate, heatmap, align, tokens, demo, demo_model, ui)
+COMMANDS = (
+    "inspect", "repair", "convert", "train", "evaluate", "heatmap", "align", "tokens", "demo", "demo-model", "ui"
+)  # fmt: skip
+"""Each is a module of this folder; only the one that is called is imported, as PyTorch takes seconds."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 when it could do all that was asked, 2 for wrong use, 1 for what a command's own help says.
     """
     try:
-        arguments = _parser().parse_args(argv)
+        asked = list(sys.argv[1:] if argv is None else argv)
+        arguments = _parser(asked[:1]).parse_args(asked)
         return int(arguments.run(arguments))
     except SystemExit as stop:  # argparse has said what was wrong, or printed help
         return int(stop.code or 0)
@@ -48,10 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(called: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser of one command; of all of them where none is called."""
     parser = argparse.ArgumentParser(prog="ti-fix", description="Textual Inversion embeddings for SDXL and SD1.5.")
     parser.add_argument("--version", action="version", version=f"ti-fix {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.register(commands)
+    for name in called if set(called) <= set(COMMANDS) and called else COMMANDS:
+        import_module(f"ti_fix.cli.{name.replace('-', '_')}").register(commands)
     return parser

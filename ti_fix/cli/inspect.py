@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
+from ti_fix.cli.output import existing, print_json, print_object, show
 from ti_fix.embedding import FAMILIES, family_name
-from ti_fix.errors import WrongUse, printable
 from ti_fix.repair import Judged, scan
 
-_MAX_LINE = 20_000
-"""Characters of a printed line: the paths of a pair may be long, and are wanted whole."""
+__all__ = ["existing", "print_json", "print_object", "print_table", "show", "summary"]
 
 _EXAMPLE = """examples:
   ti-fix inspect embeddings/
@@ -60,35 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if arguments.strict and rejected else 0
 
 
-def existing(names: Sequence[str]) -> list[Path]:
-    """The paths, all of which must exist.
-
-    Raises:
-        WrongUse: names the first that does not.
-    """
-    paths = [Path(name) for name in names]
-    for path in paths:
-        if not path.exists():
-            raise WrongUse(f"there is no file or folder {str(path)!r}; check the spelling.")
-    return paths
-
-
-def print_json(objects: Iterable[dict[str, Any]]) -> None:
-    """A JSON list on standard output."""
-    print_object(list(objects))
-
-
-def print_object(content: Any) -> None:
-    """JSON on standard output; names that no encoding can show are escaped."""
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        text = json.dumps(json.loads(text), indent=1)
-    sys.stdout.write(text + "\n")
-
-
 def print_table(judged: Sequence[Judged]) -> None:
     """For people: a line per embedding, its findings below, and a summary."""
     for each in judged:
@@ -117,10 +84,3 @@ def summary(judged: Sequence[Judged]) -> str:
     order = ("load", "repair", "warn", "convert", "reject", "ignore")
     told = ", ".join(f"{counts[v]} {v}" for v in order if v in counts)
     return f"{len(judged)} looked at: {told}." if judged else "No embedding files found here."
-
-
-def show(line: str) -> None:
-    """Print a line; what the terminal cannot show, and what would command it, is escaped."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    line = printable(line, _MAX_LINE)
-    print(line.encode(encoding, "backslashreplace").decode(encoding))

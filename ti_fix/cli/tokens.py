@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ti_fix.align import extra_embeddings
-from ti_fix.align.checkpoint import read_checkpoint
-from ti_fix.align.rebind import published_model
-from ti_fix.align.tokens import EncoderView, Token, TokenView, view
-from ti_fix.cli.inspect import existing, print_object, show
-from ti_fix.embedding import FAMILIES, Embedding, family_name
-from ti_fix.repair import scan
-from ti_fix.text_model import TextModel
+from ti_fix.cli.output import existing, print_object, show
+
+if TYPE_CHECKING:  # PyTorch takes seconds to import, and --help needs none of it
+    from ti_fix.align.tokens import EncoderView, Token, TokenView
+    from ti_fix.embedding import Embedding
+    from ti_fix.text_model import TextModel
 
 _EXAMPLE = """examples:
   ti-fix tokens "a photo of a cat, (best quality:1.2)"
@@ -35,25 +33,33 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--embeddings", nargs="+", default=[], metavar="PATH", help="files or folders of embeddings")
     parser.add_argument(
-        "--for",
-        dest="family",
-        type=family_name,
-        choices=("sdxl", "sd15"),
-        default="sdxl",
-        help="without --model (sdxl)",
+        "--for", dest="family", type=_family, choices=("sdxl", "sd15"), default="sdxl", help="without --model (sdxl)"
     )
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="for [from:to:when] and [a|b] (20)")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     parser.set_defaults(run=run)
 
 
+def _family(text: str) -> str:
+    from ti_fix.embedding import family_name
+
+    return family_name(text)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Take the prompt apart and print it."""
+    from ti_fix.align.checkpoint import read_checkpoint
+    from ti_fix.align.rebind import published_model
+    from ti_fix.align.tokens import view
+    from ti_fix.embedding import FAMILIES
+
     if arguments.model:
         (path,) = existing([arguments.model])
         model = read_checkpoint(path)
     else:
         model = published_model(FAMILIES[arguments.family])
-    found = view(model, arguments.prompt, _embeddings(model, arguments.embeddings))
+    embeddings = _embeddings(model, arguments.embeddings)
+    found = view(model, arguments.prompt, embeddings, steps=max(1, arguments.steps))
     if arguments.json:
         print_object(found.as_dict())
     else:
@@ -63,6 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _embeddings(model: TextModel, paths: Sequence[str]) -> dict[str, Embedding]:
     """Trigger -> embedding, of the model's own extra rows and of files; aliases count as triggers."""
+    from ti_fix.align import extra_embeddings
+    from ti_fix.repair import scan
+
     found = list(extra_embeddings(model))
     judged = scan(existing(paths), family=model.family) if paths else []
     found += [each.result.after for each in judged if each.result.after]
@@ -72,15 +81,25 @@ def _embeddings(model: TextModel, paths: Sequence[str]) -> dict[str, Embedding]:
 def _print(found: TokenView) -> None:
     if found.removed:
         show(f"Taken out or replaced before encoding: {', '.join(found.removed)}")
-    for encoder in found.encoders:
-        total = len(encoder.chunks)
-        show(f"{encoder.key}: {total} chunk{'s' * (total != 1)} of 77; the encoder gets no attention mask")
-        for number, chunk in enumerate(encoder.chunks, start=1):
-            show(f"  chunk {number}")
-            for line in _lines(chunk):
-                show(f"    {line}")
-        for place in encoder.places():
-            show(f"  {_placed(place, encoder)}")
+    for kind, arguments in found.networks:
+        show(f"Taken out as a network: {kind} {arguments}")
+    for text in found.texts:
+        if len(found.texts) > 1:
+            steps = f"step {text.first}" if text.first == text.last else f"steps {text.first} to {text.last}"
+            show(f"part {text.branch + 1} (weight {text.weight:g}), {steps}: {text.text.strip()!r}")
+        for encoder in text.encoders:
+            _print_encoder(encoder)
+
+
+def _print_encoder(encoder: EncoderView) -> None:
+    total = len(encoder.chunks)
+    show(f"{encoder.key}: {total} chunk{'s' * (total != 1)} of 77; the encoder gets no attention mask")
+    for number, chunk in enumerate(encoder.chunks, start=1):
+        show(f"  chunk {number}")
+        for line in _lines(chunk):
+            show(f"    {line}")
+    for place in encoder.places():
+        show(f"  {_placed(place, encoder)}")
 
 
 def _placed(place: dict[str, Any], encoder: EncoderView) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ti_fix.cli.settings import add_settings, given
 from ti_fix.cli.standalone import add_model_arguments, open_host, widths_of
+from ti_fix.embedding import Finding
 from ti_fix.train import (
     CheckpointEvent,
     DoneEvent,
@@ -80,8 +81,12 @@ def run(arguments: argparse.Namespace) -> int:
     group = join()
     show("Loading the model")
     host, widths = open_host(arguments), widths_of(arguments.model)
+
+    def judge() -> list[Finding]:
+        return _wrong_with(host.model())
+
     if arguments.check:
-        return _check(look(config, host.model(), data, fit=widths.fit))
+        return _check(look(config, host.model(), data, fit=widths.fit, judge=judge))
     if arguments.tune:
         config = _tuned(config, host.model(), data)
     events = train(
@@ -92,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         generate=host.generate,
         fit=widths.fit,
         publish=widths.publish,
+        judge=judge,
     )
     if group.rank != 0:
         for _ in events:
@@ -105,6 +111,13 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 _tell(event)
     return 0
+
+
+def _wrong_with(model: Any) -> list[Finding]:
+    """What should be known of the model's text encoders before a run."""
+    from ti_fix.align import align
+
+    return [finding for finding in align(model.text_model()).findings if finding.severity != "note"]
 
 
 def _tuned(config: TrainConfig, model: Any, data: Any) -> TrainConfig:

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from modules import safe, sd_hijack, sd_models
+from modules import devices, safe, sd_hijack, sd_models, shared
 from modules.textual_inversion import textual_inversion
 
 from ti_fix import tokenizer
 from ti_fix.embedding import CLIP_G, CLIP_H, CLIP_L, SD2, SD3, SD15, SDXL, SDXL_REFINER, Family, Vocabulary
+from ti_fix.hosts.environment import precisions
 from ti_fix.hosts.host_model import LoadedModel
 from ti_fix.hosts.kind import Kind, embedding_rows
+from ti_fix.hosts.text_models import Surroundings, text_model_of
+from ti_fix.text_model import TextModel
 
 
 class A1111(Kind):
@@ -21,6 +24,7 @@ class A1111(Kind):
     name = "AUTOMATIC1111"
     loaders = (textual_inversion,)
     reads_by_itself = True
+    readers = ((sd_models, "get_checkpoint_state_dict"),)
 
     def databases(self) -> list[Any]:
         """The one database; it survives model switches and UI reloads."""
@@ -47,6 +51,25 @@ class A1111(Kind):
         if model is None:
             return None
         return Vocabulary(tables=dict(self._tables(model)), tokenize=tokenizer.encode)
+
+    def text_model(self, model: Any) -> TextModel | None:
+        """The text side; run in the host's own precision."""
+        about = Surroundings(
+            clip_skip=int(getattr(shared.opts, "CLIP_stop_at_last_layers", 1)),
+            skips_sdxl=bool(getattr(shared.opts, "sdxl_clip_l_skip", False)),
+            around=devices.autocast,
+            device=devices.device,
+        )
+        return text_model_of(model, about, SD3 if getattr(model, "is_sd3", False) else None)
+
+    def environment(self) -> list[tuple[str, str]]:
+        """Names and values: device, precisions of the loaded model, attention back end."""
+        model = self.model()
+        return [
+            ("device", str(devices.device)),
+            *precisions(getattr(model, "cond_stage_model", None), getattr(model, "model", None)),
+            ("attention", str(getattr(sd_hijack.model_hijack, "optimization_method", None) or "default")),
+        ]
 
     def encoders(self) -> list[Any]:
         """The objects that cut a prompt into chunks (`process_texts`)."""

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from backend import attention, loader, memory_management
 from backend.text_processing import textual_inversion as prompts
 from modules import sd_models
 from modules.textual_inversion import textual_inversion as lists
 
 from ti_fix import tokenizer
 from ti_fix.embedding import FAMILIES, FLUX, SD3, Family, Vocabulary
+from ti_fix.hosts.environment import precisions
 from ti_fix.hosts.host_model import LoadedModel
 from ti_fix.hosts.kind import Kind, embedding_rows
+from ti_fix.hosts.text_models import Surroundings, text_model_of
+from ti_fix.text_model import TextModel
 
 
 class Forge(Kind):
@@ -23,6 +28,7 @@ class Forge(Kind):
     name = "Forge"
     loaders = (prompts, lists)
     reads_by_itself = False
+    readers = ((loader, "load_torch_file"),)
 
     def databases(self) -> list[Any]:
         """Those of the loaded model's text encoders; only these count for prompts."""
@@ -35,7 +41,9 @@ class Forge(Kind):
 
     def family(self) -> Family | None:
         """By the encoders that take embeddings; Flux and SD3 share their encoders with others and are told by flags."""
-        model = self.model()
+        return self._family_of(self.model())
+
+    def _family_of(self, model: Any) -> Family | None:
         if model is None:
             return None
         name = type(model).__name__.lower()
@@ -43,7 +51,7 @@ class Forge(Kind):
             return FLUX
         if "diffusion3" in name or getattr(model, "is_sd3", False):
             return SD3
-        keys = frozenset(engine.embedding_key for engine in self._engines())
+        keys = frozenset(engine.embedding_key for engine in _engines_of(model))
         return {f.keys: f for f in FAMILIES.values()}.get(keys)
 
     def vocabulary(self) -> Vocabulary | None:
@@ -54,6 +62,26 @@ class Forge(Kind):
             if rows is not None:
                 tables[engine.embedding_key] = rows
         return Vocabulary(tables=tables, tokenize=tokenizer.encode) if tables else None
+
+    def text_model(self, model: Any) -> TextModel | None:
+        """The text side; the encoders are brought to their device before they run."""
+
+        @contextmanager
+        def around() -> Iterator[None]:
+            memory_management.load_model_gpu(model.forge_objects.clip.patcher)
+            yield
+
+        return text_model_of(model, Surroundings(around=around), self._family_of(model))
+
+    def environment(self) -> list[tuple[str, str]]:
+        """Names and values: device, precisions of the loaded model, attention back end."""
+        objects = getattr(self.model(), "forge_objects", None)
+        encoders = getattr(getattr(objects, "clip", None), "cond_stage_model", None)
+        return [
+            ("device", str(memory_management.get_torch_device())),
+            *precisions(encoders, getattr(getattr(objects, "unet", None), "model", None)),
+            ("attention", str(getattr(attention.attention_function, "__name__", "unknown"))),
+        ]
 
     def encoders(self) -> list[Any]:
         """The objects that cut a prompt into chunks (`process_texts`)."""
@@ -100,9 +128,10 @@ class Forge(Kind):
         return [Path(each.network_on_disk.filename) for each in active if hasattr(each, "network_on_disk")]
 
     def _engines(self) -> Iterator[Any]:
-        model = sd_models.model_data.sd_model
-        for each in list(vars(model).values()) if model is not None else []:
-            if hasattr(each, "process_texts") and isinstance(
-                getattr(each, "embeddings", None), prompts.EmbeddingDatabase
-            ):
-                yield each
+        yield from _engines_of(sd_models.model_data.sd_model)
+
+
+def _engines_of(model: Any) -> Iterator[Any]:
+    for each in list(vars(model).values()) if model is not None else []:
+        if hasattr(each, "process_texts") and isinstance(getattr(each, "embeddings", None), prompts.EmbeddingDatabase):
+            yield each

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ti_fix.embedding import Family, Vocabulary
 from ti_fix.hosts.host_model import LoadedModel
+from ti_fix.text_model import TextModel
 
 
 class Kind(Protocol):
@@ -21,11 +22,13 @@ class Kind(Protocol):
         loaders: the host's modules that have `EmbeddingDatabase` and `create_embedding_from_data`; that of the
             databases which prompts use comes first.
         reads_by_itself: whether the host looks for changes before each generation.
+        readers: (module, name) of the functions with which it reads checkpoints; each gives key -> tensor.
     """
 
     name: ClassVar[str]
     loaders: ClassVar[Sequence[ModuleType]]
     reads_by_itself: ClassVar[bool]
+    readers: ClassVar[Sequence[tuple[ModuleType, str]]]
 
     def databases(self) -> list[Any]:
         """The databases that the loaded model's prompts use."""
@@ -38,6 +41,12 @@ class Kind(Protocol):
 
     def vocabulary(self) -> Vocabulary | None:
         """The token tables of the loaded model, on the device where they are."""
+
+    def text_model(self, model: Any) -> TextModel | None:
+        """The text side of a model of this host; None where it has none that takes embeddings."""
+
+    def environment(self) -> list[tuple[str, str]]:
+        """Names and values: device, precisions of the loaded model, attention back end."""
 
     def encoders(self) -> list[Any]:
         """The loaded model's objects with `process_texts`, which cuts a prompt into chunks."""

@@ -22,8 +22,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ti_fix.additions import EmbeddingLoaded, Event, FileJudged
-from ti_fix.embedding import Family
-from ti_fix.formats import read
+from ti_fix.embedding import Embedding, Family
+from ti_fix.formats import Parsed, read
 from ti_fix.formats.bundles import parse_data
 from ti_fix.formats.read import is_candidate
 from ti_fix.hosts.console import Console
@@ -82,6 +82,7 @@ class LoadHook:
         self.console = Console()
         self.patches = Patches()
         self.entries = Entries(kind, self.patches)
+        self.after_load: Callable[[Any], None] = lambda _: None
         self._folders: dict[str, EmbeddingFolder] = {}
         self._states: WeakKeyDictionary[Any, State] = WeakKeyDictionary()
         self._thread = threading.local()
@@ -109,6 +110,7 @@ class LoadHook:
         result = original(database, *args, **kwargs)
         if self._thread.was_read:
             quietly(lambda: self._states.__setitem__(database, self._state(database)), None)
+            quietly(lambda: self.after_load(database), None)
             quietly(self.forget_prompts, None)
         return result
 
@@ -264,6 +266,19 @@ class LoadHook:
         else:
             entry = self.entries.whole(database, loading.embedding, path)
         entry.ti_fix = loading.label
+        return entry
+
+    def add(self, database: Any, embedding: Embedding) -> Any | None:
+        """Register an embedding that comes from no file of its own; the host's entry, None where it does not fit."""
+        parsed = Parsed(paths=(), trigger=embedding.name, embedding=embedding)
+        loading = on_load(parsed, family=self.family_for(database), policy=self.policy(), native=embedding.name)
+        if loading.action == "pass":
+            loading = Loading(action="register", embedding=embedding)
+        if loading.action not in ("register", "complete"):
+            return None
+        with ordinary_tensors():
+            entry = self.entry(database, loading, None)
+            self.entries.add(database, entry)
         return entry
 
     def _tell(self, loading: Loading) -> None:

@@ -18,11 +18,14 @@ from ti_fix.embedding import SD15, Embedding, Family, Vocabulary
 from ti_fix.hosts.bundle_hook import BundleHook
 from ti_fix.hosts.console import open_console
 from ti_fix.hosts.entries import label_of
+from ti_fix.hosts.environment import machine
 from ti_fix.hosts.host_model import LoadedModel
 from ti_fix.hosts.kind import Kind
 from ti_fix.hosts.lazy import Complete
 from ti_fix.hosts.load_hook import LoadHook, Policy, quietly, user_policy
+from ti_fix.hosts.model_hook import ModelHook, Watch
 from ti_fix.protocols import Host
+from ti_fix.text_model import TextModel
 
 T = TypeVar("T")
 Tell = Callable[[Event], object]
@@ -40,14 +43,16 @@ class WebuiHost:
         kind: `a1111.A1111` or `forge.Forge`.
         complete: makes the half that an embedding lacks, from the tables of the loaded model.
         tell: hears of each file and embedding; raises nothing.
+        watch: looks at models as they are loaded.
     """
 
-    def __init__(self, kind: Kind, complete: Complete, tell: Tell) -> None:
+    def __init__(self, kind: Kind, complete: Complete, tell: Tell, watch: Watch | None = None) -> None:
         self._kind = kind
         self._holds_queue = threading.local()
         self._used: frozenset[str] = frozenset()
         self.hook = LoadHook(kind, complete=complete, policy=policy, forget_prompts=forget_prompts, tell=tell)
         self._bundles = BundleHook(self.hook)
+        self._models = ModelHook(self.hook, watch)
         self._training: Host | None = None
 
     @property
@@ -77,6 +82,39 @@ class WebuiHost:
     def vocabulary(self) -> Vocabulary | None:
         """The token tables of the model that is loaded now; None while none is. Never loads one."""
         return self._kind.vocabulary()
+
+    def text_model(self) -> TextModel | None:
+        """The text side of the model that is loaded now; None while none is. Never loads one."""
+        return self._models.text_model()
+
+    def extra_rows(self) -> list[Embedding]:
+        """The rows of its token tables beyond CLIP's vocabulary."""
+        return self._models.rows()
+
+    def seen_at_load(self) -> Any | None:
+        """What the judge saw when that model was loaded; None where it was not asked."""
+        return self._models.seen_at_load()
+
+    def environment(self) -> list[tuple[str, str]]:
+        """Names and values of what the model runs on."""
+        return [*machine(), *self._kind.environment()]
+
+    def install(self) -> None:
+        """Hook us in, until `uninstall`; a second call changes nothing."""
+        quietly(self.hook.install, None)
+        quietly(self._models.install, None)
+        model = quietly(self._kind.model, None)
+        if model is not None:  # the page was reloaded
+            self.model_loaded(model)
+
+    def uninstall(self) -> None:
+        """Take everything of ours out of the WebUI and out of its models."""
+        self.hook.uninstall()
+        quietly(self._models.uninstall, None)
+
+    def model_loaded(self, model: Any) -> None:
+        """The WebUI has loaded a model."""
+        quietly(lambda: self._models.loaded(model), None)
 
     def embedding_names(self) -> list[str]:
         """What prompts can call now, in order."""
@@ -235,26 +273,28 @@ def _can_import(name: str) -> bool:
         return False
 
 
-def install(complete: Complete, tell: Tell = lambda _: None) -> WebuiHost:
+def install(complete: Complete, tell: Tell = lambda _: None, watch: Watch | None = None) -> WebuiHost:
     """Hook us into the WebUI, until it unloads its scripts; later calls wake the same object again.
 
     Args:
         complete: makes the half that an embedding lacks.
         tell: hears of each file that is judged and each embedding that is loaded; raises nothing.
+        watch: looks at models as they are loaded.
     """
     if not _installed:
         open_console()
-        _installed.append(WebuiHost(kind_of_host(), complete, tell))
+        _installed.append(WebuiHost(kind_of_host(), complete, tell, watch))
     host = _installed[0]
-    quietly(host.hook.install, None)
-    script_callbacks.on_script_unloaded(host.hook.uninstall)
+    host.install()
+    script_callbacks.on_model_loaded(host.model_loaded)
+    script_callbacks.on_script_unloaded(host.uninstall)
     return host
 
 
 def uninstall() -> None:
     """Take everything of ours out of the WebUI, for good."""
     for host in _installed:
-        host.hook.uninstall()
+        host.uninstall()
 
 
 class TiFixScript(scripts.Script):  # type: ignore[misc]

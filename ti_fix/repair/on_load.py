@@ -56,6 +56,11 @@ class Policy:
         "convert: make the missing half from the checkpoint's own words; L only: a comma in its place; skip: say why",
         choices=SD15_WAYS,
     )
+    model: bool = option(
+        True,
+        "Check tokenizers and text encoders when a model is loaded",
+        "repairs in memory what merging broke, lets checkpoints with added tokens load; silent when all is well",
+    )
     log: str = option("all", "Lines in the console", "one per file and session, and a summary", choices=LOG_LEVELS)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ti_fix.embedding import Embedding
+from ti_fix.embedding import Embedding, Finding
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.protocols import DiffusionModel
 from ti_fix.train import checks, monitor
@@ -43,13 +43,14 @@ from ti_fix.train.state import differences, from_bytes, new_state, to_bytes
 from ti_fix.train.validation import FixedLoss
 
 Ask = Callable[[], bool]
+Judge = Callable[[], Iterable[Finding]]
 Convert = Callable[[Embedding], Embedding]
 
 _SMOOTH = 0.98
 _SNAPSHOT_EVERY = 10
 
 
-def train(
+def train(  # noqa: PLR0913 - the parts of a run, each handed in
     config: TrainConfig,
     model: DiffusionModel,
     samples: Dataset,
@@ -59,6 +60,7 @@ def train(
     generate: Generate | None = None,
     fit: Convert = lambda embedding: embedding,
     publish: Convert = lambda embedding: embedding,
+    judge: Judge = tuple,
 ) -> Iterator[Event]:
     """Learn an embedding.
 
@@ -72,6 +74,7 @@ def train(
         fit: brings a start file to the model's widths, `publish` what was learned to those of files; only models of
             unusual widths need them.
         publish: see `fit`.
+        judge: what is wrong with the model's text encoders; an error stops the run before it begins.
 
     Yields:
         What happens, as it happens; the last event is a `DoneEvent`.
@@ -81,7 +84,7 @@ def train(
             findings as events, or, for a loss that stays non-finite and a full disk, during it.
     """
     about = statistics(model.vocabulary())
-    work = yield from _planned(config, model, samples, about)
+    work = yield from _planned(config, model, samples, about, judge)
     start = start_vectors(config, model.vocabulary(), model.family, about, fit)
     recompute = recomputed(model.unet) if wanted(config.checkpointing, model.unet) else nullcontext()
     with model.trainable(), recompute:
@@ -93,7 +96,12 @@ def train(
 
 
 def look(
-    config: TrainConfig, model: DiffusionModel, samples: Dataset, *, fit: Convert = lambda embedding: embedding
+    config: TrainConfig,
+    model: DiffusionModel,
+    samples: Dataset,
+    *,
+    fit: Convert = lambda embedding: embedding,
+    judge: Judge = tuple,
 ) -> Iterator[Event]:
     """What `train` would tell before its first step: findings, memory, prediction type. Writes nothing.
 
@@ -101,7 +109,7 @@ def look(
         TiFixError: as `train` would.
     """
     about = statistics(model.vocabulary())
-    work = yield from _planned(config, model, samples, about)
+    work = yield from _planned(config, model, samples, about, judge)
     start = start_vectors(config, model.vocabulary(), model.family, about, fit)
     with model.trainable():
         run = _Run(replace(config, out="", cache="memory"), model, samples, work, start, about, None, fit)
@@ -109,13 +117,16 @@ def look(
 
 
 def _planned(
-    config: TrainConfig, model: DiffusionModel, samples: Dataset, about: Mapping[str, Statistics]
+    config: TrainConfig, model: DiffusionModel, samples: Dataset, about: Mapping[str, Statistics], judge: Judge
 ) -> Generator[Event, None, Plan]:
     check(config)
     work = plan(config, model, samples, about)
     yield from (FindingEvent(step=0, finding=p.finding, remedy=p.remedy) for p in work.problems)
-    if work.errors:
-        raise WrongUse(" ".join(finding.message for finding in work.errors))
+    of_model = tuple(judge())
+    yield from (FindingEvent(step=0, finding=finding) for finding in of_model)
+    errors = (*work.errors, *(finding for finding in of_model if finding.severity == "error"))
+    if errors:
+        raise WrongUse(" ".join(finding.message for finding in errors))
     return work
 
 

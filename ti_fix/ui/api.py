@@ -1,4 +1,4 @@
-"""Routes under ``/ti_fix/v1``: list, inspect, repair, refresh and convert, as JSON; and the source, as a zip file.
+"""Routes under ``/ti_fix/v1``: list, inspect, repair, refresh, convert and the model, as JSON; the source as a zip.
 
 Routes of an extension escape the host's own password check, so each asks for one itself: HTTP basic with a pair of the
 host's, or the cookie of its login page. Nobody hands in a path: an embedding is named by the id that the list gave it,
@@ -23,7 +23,7 @@ from fastapi.concurrency import run_in_threadpool
 from ti_fix import __version__
 from ti_fix.errors import TiFixError
 from ti_fix.jobs import Busy
-from ti_fix.ui import evaluate_api
+from ti_fix.ui import evaluate_api, model_state
 from ti_fix.ui.desk import Desk, desk_of
 from ti_fix.ui.files_details import prompt_text
 from ti_fix.ui.files_table import CHOICES, filtered, found
@@ -64,6 +64,8 @@ def mount(app: FastAPI, host: PageHost) -> None:
         ("repair", "POST", repair_files),
         ("refresh", "POST", refresh),
         ("convert", "POST", convert_files),
+        ("model", "GET", show_model),
+        ("tokens", "POST", show_tokens),
         *evaluate_api.ROUTES,
     ):
         add_route(app, desk, path, method, work)
@@ -71,10 +73,10 @@ def mount(app: FastAPI, host: PageHost) -> None:
 
 
 def add_route(app: FastAPI, desk: Desk, path: str, method: str, work: Work) -> None:
-    """Add one route with the password check of all, and for POST the refusal of strangers."""
+    """Add one route with the password check of all, and for what changes something the refusal of strangers."""
     app.add_api_route(
         f"{PREFIX}/{path}",
-        _endpoint(desk, app, work, writes=method == "POST"),
+        _endpoint(desk, app, work, body=method == "POST", writes=method == "POST" and work not in READING),
         methods=[method],
         tags=["ti_fix"],
         summary=(work.__doc__ or "").partition("\n")[0],
@@ -143,6 +145,24 @@ def refresh(desk: Desk, values: Values) -> dict[str, Any]:  # noqa: ARG001 - all
     return {"total": len(entries)}
 
 
+def show_model(desk: Desk, values: Values) -> dict[str, Any]:
+    """The loaded model's tokenizers and text encoders; ``full=1`` also reads whole tables and runs the encoders."""
+    found = model_state.report(desk, full=str(values.get("full", "")) in ("1", "true"))
+    return {"loaded": found is not None, "environment": dict(model_state.environment(desk)), **(found or {})}
+
+
+def show_tokens(desk: Desk, values: Values) -> dict[str, Any]:
+    """A ``prompt`` taken apart as the encoders get it; ``steps`` (20) for prompt editing."""
+    prompt, steps = values.get("prompt"), values.get("steps", 20)
+    if not isinstance(prompt, str) or not isinstance(steps, int):
+        raise Refused(400, "wrong-value", 'Send {"prompt": "…", "steps": 20}: a text and a whole number.')
+    return model_state.tokens(desk, prompt, steps).as_dict()
+
+
+READING = (show_tokens,)
+"""Routes that take a body and change nothing."""
+
+
 def confined_entries(desk: Desk) -> tuple[list[Entry], int]:
     """What really lies inside the folders, and how much does not and is left out."""
     entries = desk.library.refreshed()
@@ -178,13 +198,13 @@ def _named(entries: Sequence[Entry], values: Values) -> Entry:
     raise Refused(404, "not-found", f"The embeddings folders have no such embedding; {PREFIX}/files lists them all.")
 
 
-def _endpoint(desk: Desk, app: FastAPI, work: Work, *, writes: bool) -> Callable[[Request], Any]:
+def _endpoint(desk: Desk, app: FastAPI, work: Work, *, body: bool, writes: bool) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         try:
             _let_in(desk.host, app, request)
             if writes:
                 _let_write(desk.host, request)
-            values = await _body(request) if writes else dict(request.query_params)
+            values = await _body(request) if body else dict(request.query_params)
             return _json(200, await run_in_threadpool(work, desk, values))
         except Refused as error:
             headers = {"WWW-Authenticate": "Basic"} if error.status == 401 else {}

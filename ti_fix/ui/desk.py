@@ -35,6 +35,7 @@ class Desk:
         self.library = Library(host)
         self.reading = Job()
         self.working = Job()
+        self.checking = Job()
         self.training = TrainDesk(host)
         self.undoable: tuple[Replaced, ...] = ()
         self._writing = threading.Lock()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ti_fix.embedding import Embedding, Family, Vocabulary
 from ti_fix.evaluate import Backbone
 from ti_fix.protocols import Host
+from ti_fix.text_model import TextModel
 
 T = TypeVar("T")
 
@@ -25,6 +26,18 @@ class PageHost(Protocol):
 
     def family(self) -> Family | None:
         """The kind of model that is loaded, None before the first."""
+
+    def text_model(self) -> TextModel | None:
+        """The text side of the loaded model, None before the first; never loads one."""
+
+    def extra_rows(self) -> Sequence[Embedding]:
+        """The loaded model's rows beyond CLIP's vocabulary."""
+
+    def seen_at_load(self) -> Any | None:
+        """What `align.AtLoad` saw when that model was loaded; None where nothing looks at that moment."""
+
+    def environment(self) -> Sequence[tuple[str, str]]:
+        """Names and values of what the model runs on; names as in `model_words.ENVIRONMENT`."""
 
     def vocabulary(self) -> Vocabulary | None:
         """The token tables of the model that is loaded, None while there is none."""

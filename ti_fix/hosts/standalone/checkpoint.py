@@ -66,12 +66,26 @@ def load_checkpoint(
     )
 
 
-def _read(path: Path, dtype: torch.dtype) -> tuple[Weights, list[str]]:
+def load_text_encoders(path: Path) -> dict[str, Any]:
+    """Encoder key -> text encoder of a single file, in single precision; nothing else of the file is read.
+
+    Raises:
+        TiFixError: another family, a missing part, or an unreadable file.
+    """
+    weights, _ = _read(path, torch.float32, ("conditioner.", "cond_stage_model."))
+    try:
+        return _text_encoders(weights, _family(path, weights))
+    except KeyError as missing:
+        raise TiFixError(f"{path} lacks {missing} or holds it under another name. Use a whole checkpoint.") from None
+
+
+def _read(path: Path, dtype: torch.dtype, prefixes: tuple[str, ...] = ("",)) -> tuple[Weights, list[str]]:
     """The tensors, and the texts of the header: titles, and the recipe that WebUIs write into merges."""
     try:
         with safe_open(path, framework="pt") as file:
             told = [text for key, text in (file.metadata() or {}).items() if "thumbnail" not in key]
-            return {key: _as_type(file.get_tensor(key), dtype) for key in file.keys()}, told  # noqa: SIM118 - no mapping
+            keys = [key for key in file.keys() if key.startswith(prefixes)]  # noqa: SIM118 - no mapping
+            return {key: _as_type(file.get_tensor(key), dtype) for key in keys}, told
     except SafetensorError as error:
         raise UnreadableFile(
             "not-safetensors", f"{path} is no readable .safetensors file ({error}). Convert or download it again."

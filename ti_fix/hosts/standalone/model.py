@@ -14,8 +14,10 @@ from ti_fix.embedding import SD15, SDXL, Family, Vocabulary
 from ti_fix.errors import WrongUse
 from ti_fix.hosts.standalone.sample import noise_schedule
 from ti_fix.hosts.standalone.text import TextEncoder
+from ti_fix.hosts.text_modules import encoder_of
 from ti_fix.prompt import Chunk, split_prompt
 from ti_fix.protocols import Conditioning, NoiseSchedule, Sizes
+from ti_fix.text_model import TextModel
 from ti_fix.tokenizer import encode
 
 
@@ -86,6 +88,16 @@ class StandaloneModel:
         """The token tables themselves, not copies, with the tokenizer they belong to."""
         tables = {e.spec.key: e.table.detach() for e in self._encoders}
         return Vocabulary(tables=tables, tokenize=encode, trained=getattr(self._parts, "trained", None))
+
+    def text_model(self) -> TextModel:
+        """Its text side; the published tokenizer, which this host always uses, is left out."""
+        return TextModel(
+            name="loaded model",
+            family=self.family,
+            encoders=tuple(
+                encoder_of(e.spec.key, e.spec, e.module, layer=e.skip, final_norm=e.final_norm) for e in self._encoders
+            ),
+        )
 
     @contextmanager
     def trainable(self) -> Iterator[None]:

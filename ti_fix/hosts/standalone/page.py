@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ti_fix.embedding import Embedding, Family, Vocabulary
+from ti_fix.hosts.environment import machine, precisions
 from ti_fix.hosts.standalone.host import StandaloneHost
+from ti_fix.text_model import TextModel
 
 T = TypeVar("T")
 Convert = Callable[[Embedding], Embedding]
@@ -63,6 +65,24 @@ class StandalonePage:
     def family(self) -> Family | None:
         """The kind of model that is loaded, None before."""
         return self._host.model().family if self._host is not None else None
+
+    def text_model(self) -> TextModel | None:
+        """The text side of the model that is loaded, None before."""
+        return self._host.model().text_model() if self._host is not None else None
+
+    def extra_rows(self) -> Sequence[Embedding]:
+        """None: rows beyond the vocabulary are taken out by ``ti-fix align``."""
+        return ()
+
+    def seen_at_load(self) -> None:
+        """Nothing: no one looks at that moment here."""
+
+    def environment(self) -> Sequence[tuple[str, str]]:
+        """Names and values of what the model runs on."""
+        if self._host is None:
+            return machine()
+        model = self._host.model()
+        return [*machine(), ("device", str(model.unet.device)), *precisions(None, model.unet)]
 
     def vocabulary(self) -> Vocabulary | None:
         """The token tables of the model that is loaded, None before."""

@@ -1,6 +1,6 @@
 """A text encoder in memory, handed in as the objects of transformers (or alike); nothing of transformers is imported.
 
-Fits diffusers' pipelines, Forge's two encoders and A1111's CLIP-L.
+Fits diffusers' pipelines, the encoders of Forge and A1111's CLIP-L; `text_models` adds what the WebUIs do around them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ti_fix.embedding import EncoderSpec
@@ -43,12 +44,13 @@ def encoder_of(
     text = getattr(module, "text_model", module)
     embedding = text.embeddings.token_embedding
     embedding = getattr(embedding, "wrapped", embedding)  # A1111 puts its hook around the table
-    config = {f: getattr(module.config, f) for f in _CONFIG_FIELDS if hasattr(module.config, f)}
+    settings = getattr(module, "config", None)
+    config = {f: getattr(settings, f) for f in _CONFIG_FIELDS if hasattr(settings, f)}
     if hasattr(text, "eos_token_id"):  # copied from the config when the module was made, and the one that is used
         config["eos_token_id"] = text.eos_token_id
     write: dict[Part, Callable[[Any], None]] = {
         "config": lambda value: _write_config(module, text, value),
-        "table": lambda table: _write_table(embedding, table),
+        "table": lambda table: write_table(embedding, table),
     }
     positions = getattr(text.embeddings, "position_ids", None)
     if positions is not None:
@@ -65,14 +67,19 @@ def encoder_of(
         encode=lambda ids: _encode(module, ids.to(embedding.weight.device)),
         layer=layer,
         final_norm=final_norm,
-        inject=lambda vectors: _injected(embedding, vectors),
+        inject=lambda vectors: injected(embedding, vectors),
         write=write,
     )
 
 
 @contextmanager
-def _injected(embedding: nn.Module, vectors: Mapping[int, Tensor]) -> Iterator[None]:
-    """While open, the table's output holds the vectors; the ids beneath them do not matter."""
+def injected(embedding: nn.Module, vectors: Mapping[int, Tensor]) -> Iterator[None]:
+    """While open, a token table's output holds the vectors; the ids beneath them do not matter.
+
+    Args:
+        embedding: the module of the table.
+        vectors: position -> vector (width).
+    """
 
     def put(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
         output = output.clone()
@@ -94,20 +101,23 @@ def _encode(module: Any, ids: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _write_config(module: Any, text: Any, value: Mapping[str, Any]) -> None:
+    settings = getattr(module, "config", None)
     for name in _CONFIG_FIELDS:
-        if name in value:
-            setattr(module.config, name, value[name])
+        if name in value and settings is not None:
+            setattr(settings, name, value[name])
     if hasattr(text, "eos_token_id"):
         text.eos_token_id = value["eos_token_id"]
 
 
-def _write_table(embedding: nn.Module, table: TokenTable) -> None:
+def write_table(embedding: nn.Module, table: TokenTable) -> None:
     """Another parameter in the place of the table; the former one, handed back, is the very same object again."""
     weight = table.read()
     if not isinstance(weight, nn.Parameter):
         old = embedding.weight
         assert isinstance(old, Tensor)
-        weight = nn.Parameter(weight.to(old.device, old.dtype), requires_grad=old.requires_grad)
+        with torch.inference_mode(False):
+            fresh = weight.detach().to(old.device, old.dtype)
+            weight = nn.Parameter(fresh.clone() if fresh.is_inference() else fresh, requires_grad=old.requires_grad)
     embedding.weight = weight
 
 

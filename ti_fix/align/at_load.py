@@ -1,0 +1,100 @@
+"""The checks of a model that was just loaded: quick, silent when all is well, safe repairs made in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ti_fix.align.change import Applied
+from ti_fix.align.check import Check, Outcome, examine
+from ti_fix.text_model import Change, TextModel
+
+KEPT = 64
+"""Files of which it is remembered that their tables are sound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What was seen when a model was loaded.
+
+    Attributes:
+        milliseconds: that it took.
+        lines: one for each finding.
+        mended: what was repaired in memory, as it was found.
+    """
+
+    milliseconds: float
+    lines: tuple[str, ...]
+    mended: tuple[Outcome, ...]
+
+
+class AtLoad:
+    """Looks at each model as it is loaded.
+
+    Args:
+        checks: all of them; the costly ones that need no run of an encoder are made once per file.
+    """
+
+    def __init__(self, checks: Iterable[Check]) -> None:
+        every = tuple(checks)
+        self._quick = [check for check in every if not check.costly]
+        self._thorough = [check for check in every if not check.costly or check.reads_tables]
+        self._read = {check.code for check in every if check.reads_tables}
+        self._sound: dict[Hashable, None] = {}
+        self._applied: WeakKeyDictionary[Any, Applied] = WeakKeyDictionary()
+        self._looked: WeakKeyDictionary[Any, Looked] = WeakKeyDictionary()
+
+    def loaded(self, model: TextModel, owner: Any, stamp: Hashable = None) -> Looked:
+        """Look at a model and put right what can be put right without a doubt.
+
+        Args:
+            model: from an adapter of the running host.
+            owner: the host's object, which may be the one of an earlier load with other weights.
+            stamp: identifies its file and that file's version; None where there is none.
+        """
+        started = time.perf_counter()
+        self._applied.pop(owner, None)  # other weights: what was there before is not to come back
+        known = stamp is not None and stamp in self._sound
+        report = examine(model, self._quick if known else self._thorough)
+        if not any(o.severity for o in report.outcomes if o.code in self._read):
+            self._remember(stamp)
+        wrong = [o for o in report.outcomes if o.severity in ("warning", "error")]
+        changes = [change for o in wrong if o.repaired for change in o.changes]
+        skipped: list[Change] = []
+        if changes:
+            self._applied[owner] = Applied.to(model, changes)
+            skipped = self._applied[owner].skipped
+        mended = [o for o in wrong if o.repaired and not any(c in skipped for c in o.changes)]
+        looked = Looked(
+            milliseconds=1000 * (time.perf_counter() - started),
+            lines=tuple(_line(model, o, o in mended) for o in wrong),
+            mended=tuple(mended),
+        )
+        self._looked[owner] = looked
+        return looked
+
+    def looked(self, owner: Any) -> Looked | None:
+        """What was seen when this model was loaded; None where it was not looked at."""
+        return self._looked.get(owner) if owner is not None else None
+
+    def give_back(self) -> None:
+        """Put everything in all models back as it was."""
+        for applied in list(self._applied.values()):
+            applied.undo()
+        self._applied.clear()
+
+    def _remember(self, stamp: Hashable) -> None:
+        if stamp is not None:
+            self._sound.pop(stamp, None)
+            self._sound[stamp] = None
+            if len(self._sound) > KEPT:
+                del self._sound[next(iter(self._sound))]
+
+
+def _line(model: TextModel, outcome: Outcome, mended: bool) -> str:
+    encoder = f" ({model.encoder(outcome.place).spec.title})" if outcome.place else ""
+    state = f"repaired: {outcome.repaired}" if mended else outcome.message
+    return f"{model.name}: {outcome.title}{encoder}: {outcome.found}, expected {outcome.expected}; {state}"
