@@ -350,6 +350,7 @@ def test_everything_is_given_back_after_a_whole_run_and_after_a_stop(both):
     assert np.array_equal(np.asarray(host.generate(REQUEST)), plain)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the kill itself
 def test_everything_is_given_back_when_the_worker_is_killed(both):
     webui, host = both
     before = watch.fingerprint(webui.model)
