@@ -68,7 +68,7 @@ class EmbeddingLoaded:
 
     Attributes:
         name: its trigger.
-        path: the file that it came from, None for one inside a LoRA.
+        path: the file that it came from, None for one inside a LoRA or a checkpoint.
         label: as in `FileJudged`; empty where the host loaded it by itself.
         vectors: how many tokens of a prompt it takes.
     """

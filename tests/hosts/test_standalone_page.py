@@ -3,9 +3,11 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
+from tests.hosts.tiny_models import tiny_sdxl
 from tests.train.making import model
+from ti_fix.align import align
 from ti_fix.embedding import SDXL
-from ti_fix.hosts.standalone import StandaloneHost, StandalonePage
+from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel, StandalonePage
 
 
 def page(load, **more):
@@ -42,3 +44,15 @@ def test_embeddings_go_to_the_models_widths_and_back():
     made = page(lambda: None)
     assert (made.fit("e"), made.publish("e")) == ("fit e", "published e")
     assert not made.exposed() and not made.interrupted() and made.api_credentials() == ()
+
+
+def test_the_model_page_is_told_of_the_machine_before_and_of_the_model_after():
+    made = page(lambda: StandaloneHost(StandaloneModel(tiny_sdxl("epsilon"))))
+    assert made.text_model() is None and made.seen_at_load() is None and not made.extra_rows()
+    assert "torch" in dict(made.environment()) and "device" not in dict(made.environment())
+    made.training_host()
+    text = made.text_model()
+    assert [e.spec.key for e in text.encoders] == ["clip_l", "clip_g"]
+    assert align(text, quick=True).light == "green"
+    about = dict(made.environment())
+    assert (about["device"], about["encoder_dtype"], about["unet_dtype"]) == ("cpu", "float32", "float32")

@@ -27,6 +27,8 @@ def test_every_text_of_the_page_is_translated_and_nothing_else():
         "files_details.py",
         "form_view.py",
         "model.py",
+        "model_report.py",
+        "model_tokens.py",
         "progress.py",
         "tab.py",
         "train.py",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ti_fix import tokenizer
 from ti_fix.align.checkpoint import read_checkpoint
-from ti_fix.cli.inspect import existing, print_json, show
+from ti_fix.cli.output import existing, print_json, show
 from ti_fix.cli.standalone import open_host
 from ti_fix.convert import KEPT, L_ONLY, MATCH, Conversion, ConvertConfig, Converter, Target, convert
 from ti_fix.embedding import CLIP_L, FAMILIES, SD15, SDXL, Embedding, Family, Vocabulary, family_name

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ti_fix.cli.inspect import show
+from ti_fix.cli.output import show
 from ti_fix.errors import WrongUse
 
 LAYOUTS = ("a1111", "forge", "diffusers")

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from ti_fix.cli.demo_report import Section, strip
-from ti_fix.cli.inspect import show
+from ti_fix.cli.output import show
 from ti_fix.embedding import Embedding
 from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel, parts_of_small
 from ti_fix.protocols import ImageRequest

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ti_fix.cli.evaluated import write_report
-from ti_fix.cli.inspect import print_object, show
 from ti_fix.cli.judging import (
     add_judge,
     caption_of,
@@ -21,6 +20,7 @@ from ti_fix.cli.judging import (
     pictures_in,
     texts_in,
 )
+from ti_fix.cli.output import print_object, show
 from ti_fix.cli.settings import add_settings, given
 from ti_fix.cli.sides import Sides, sides_of
 from ti_fix.cli.standalone import add_model_arguments

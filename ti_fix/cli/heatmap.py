@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ti_fix.cli.inspect import print_object, show
+from ti_fix.cli.output import print_object, show
 from ti_fix.cli.settings import add_settings, given
 from ti_fix.cli.sides import usable
 from ti_fix.cli.standalone import add_model_arguments, open_host, widths_of

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ti_fix import tokenizer
-from ti_fix.cli.inspect import existing
+from ti_fix.cli.output import existing
 from ti_fix.cli.standalone import open_host, widths_of
 from ti_fix.cli.subject import SubjectFinder
 from ti_fix.embedding import Embedding

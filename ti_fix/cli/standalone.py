@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ti_fix.embedding import Embedding
 from ti_fix.errors import WrongUse
-from ti_fix.repair import clean, scan
 
-Convert = Callable[[Embedding], Embedding]
+if TYPE_CHECKING:  # PyTorch takes seconds to import, and --help needs none of it
+    from ti_fix.embedding import Embedding
+
+Convert = Callable[["Embedding"], "Embedding"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ def open_host(arguments: argparse.Namespace, folders: Sequence[Path] = ()) -> An
     import torch
 
     from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel, load_checkpoint, load_folder, parts_of_small
+    from ti_fix.repair import clean, scan
 
     device = device_of(arguments.device)
     path = Path(arguments.model)

@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ti_fix.cli.judging import small_judge
 from ti_fix.cli.standalone import add_model_arguments, open_host, widths_of
 from ti_fix.errors import TiFixError, WrongUse
 
@@ -48,6 +47,7 @@ def serve(arguments: argparse.Namespace) -> Any:
         from ti_fix.ui.app import serve as serve_pages
     except ImportError:
         raise WrongUse("Gradio is not installed here; start the pages with: python3 run.py ui") from None
+    from ti_fix.cli.judging import small_judge
     from ti_fix.hosts.standalone import StandalonePage
 
     if not arguments.model.startswith("small:") and not Path(arguments.model).exists():

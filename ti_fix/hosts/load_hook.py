@@ -279,6 +279,7 @@ class LoadHook:
         with ordinary_tensors():
             entry = self.entry(database, loading, None)
             self.entries.add(database, entry)
+        self._loaded(entry, None)
         return entry
 
     def _tell(self, loading: Loading) -> None:

@@ -191,14 +191,18 @@ def _published_facts(member: Any) -> TextTokenizer:
         return TextTokenizer(encode=encode, origin=type(member).__name__)
     if own not in _facts:
         facts = tokenizer_of(own) if hasattr(own, "get_vocab") else _open_clip_facts(own)
-        _facts[own] = replace(facts, encode=list, pack=None)  # its own functions would keep it alive
+        _facts[own] = replace(facts, encode=_by_member, pack=None)  # its own functions would keep it alive
     return replace(_facts[own], encode=encode)
+
+
+def _by_member(text: str) -> list[int]:
+    raise AssertionError(f"{text!r}: what is kept of a tokenizer encodes nothing, the member does")
 
 
 def _open_clip_facts(own: Any) -> TextTokenizer:
     ranks: Mapping[tuple[str, str], int] = own.bpe_ranks
     return TextTokenizer(
-        encode=list,
+        encode=_by_member,
         tokens={OPEN_CLIP_NAMES.get(token, token): i for token, i in own.encoder.items()},
         merges=tuple(sorted(ranks, key=lambda pair: ranks[pair])),
         origin="open_clip",
@@ -213,7 +217,7 @@ def _ids(member: Any, tokens: list[int]) -> list[int]:
 
 def _encoded(member: Any, ids: Tensor, about: Surroundings) -> tuple[Tensor, Tensor | None]:
     for holder in (getattr(member, "hijack", None), getattr(member, "embeddings", None)):
-        if hasattr(holder, "fixes"):
+        if holder is not None and hasattr(holder, "fixes"):
             holder.fixes = None  # left over where a generation failed
     with torch.no_grad(), about.around():
         hidden = member.encode_with_transformers(ids.to(about.device or _table_module(member).weight.device))

@@ -9,9 +9,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import ModuleList
 
 from ti_fix.embedding import SD15, SDXL, Family, Vocabulary
 from ti_fix.errors import WrongUse
+from ti_fix.hosts.environment import precisions
 from ti_fix.hosts.standalone.sample import noise_schedule
 from ti_fix.hosts.standalone.text import TextEncoder
 from ti_fix.hosts.text_modules import encoder_of
@@ -92,12 +94,17 @@ class StandaloneModel:
     def text_model(self) -> TextModel:
         """Its text side; the published tokenizer, which this host always uses, is left out."""
         return TextModel(
-            name="loaded model",
+            name=next(iter(self.described), "loaded model"),
             family=self.family,
             encoders=tuple(
                 encoder_of(e.spec.key, e.spec, e.module, layer=e.skip, final_norm=e.final_norm) for e in self._encoders
             ),
         )
+
+    def environment(self) -> list[tuple[str, str]]:
+        """Names and values: device and precisions of its weights."""
+        encoders = ModuleList(e.module for e in self._encoders)
+        return [("device", str(self.unet.device)), *precisions(encoders, self.unet)]
 
     @contextmanager
     def trainable(self) -> Iterator[None]:

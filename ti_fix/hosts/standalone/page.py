@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ti_fix.embedding import Embedding, Family, Vocabulary
-from ti_fix.hosts.environment import machine, precisions
+from ti_fix.hosts.environment import machine
 from ti_fix.hosts.standalone.host import StandaloneHost
 from ti_fix.text_model import TextModel
 
@@ -79,10 +79,7 @@ class StandalonePage:
 
     def environment(self) -> Sequence[tuple[str, str]]:
         """Names and values of what the model runs on."""
-        if self._host is None:
-            return machine()
-        model = self._host.model()
-        return [*machine(), ("device", str(model.unet.device)), *precisions(None, model.unet)]
+        return [*machine(), *(self._host.model().environment() if self._host is not None else ())]
 
     def vocabulary(self) -> Vocabulary | None:
         """The token tables of the model that is loaded, None before."""
