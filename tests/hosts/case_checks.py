@@ -113,6 +113,7 @@ class CaseCheck:
                 wrong = unequal(on, self.controls(prompts, lora=lora))
             finally:
                 self.webui.options(ti_fix_enabled=True)
+                read_again(self.webui)
             faults.extend(wrong)
             self.identical[0] += len(on) - len(wrong)
             self.identical[1] += len(on)
