@@ -168,7 +168,7 @@ def peak(layout: Layout, device: torch.device, cap: float | None, side: int) -> 
         for _ in range(2):
             next(running)
         running.close()  # type: ignore[attr-defined]
-    except (torch.OutOfMemoryError, RuntimeError) as error:
+    except (torch.cuda.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error):
             raise
         return None

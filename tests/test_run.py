@@ -64,8 +64,9 @@ def installed(place, monkeypatch):
     def watch(command):
         started.append(command[2])
         if command[2] == "venv":
-            run.python_path().parent.mkdir(parents=True)
-            run.python_path().touch()
+            python = run.python_path(Path(command[-1]))
+            python.parent.mkdir(parents=True, exist_ok=True)
+            python.touch()
             (run.VENV / "pyvenv.cfg").write_text("version = 3.11.7", encoding="utf-8")
 
     monkeypatch.setattr(run, "_watch", watch)
@@ -213,7 +214,7 @@ def test_the_check_of_a_webui_passes_its_arguments_on(commands):
 @pytest.mark.parametrize("argv", [["tset"], ["--version"]])
 def test_an_unknown_command_is_answered_with_the_known_ones(commands, capsys, argv):
     assert run.main(argv) == 2
-    assert "demo, test" in capsys.readouterr().err
+    assert "demo, ui, test" in capsys.readouterr().err
     assert not commands.calls
 
 
@@ -276,34 +277,31 @@ def test_the_wheel_holds_the_data(tmp_path):
 
 @pytest.fixture
 def layered(installed, monkeypatch, tmp_path):
-    """An environment with packages, to which one with Gradio is added; site-packages are told by name."""
-    monkeypatch.setattr(run.subprocess, "check_output", lambda command, **_: f"{command[0]}-packages\n")
+    """The installers started after `.venv` was there; the folders of packages are `main` and `gradio`."""
+
+    def packages(command, **_):
+        return str(tmp_path / ("main" if command[0] == str(run.python_path()) else "gradio")) + "\n"
+
+    monkeypatch.setattr(run.subprocess, "check_output", packages)
     run.prepare()
-    for folder in ("main", "gradio"):
-        (tmp_path / folder).mkdir()
+    (tmp_path / "gradio").mkdir()
+    installed.clear()
     return installed
 
 
-def test_gradio_gets_an_environment_of_its_own_that_shares_the_packages(layered, monkeypatch, place):
-    written = {}
-    monkeypatch.setattr(run.Path, "write_text", lambda path, text, **_: written.update({path.name: text}))
-    python = run.prepare_gradio("3.41.2")
-    assert python == run.python_path(place / ".venv-gradio-3.41.2")
-    assert layered == ["venv", "pip", "venv", "pip"]
-    assert written["zz_ti_fix.pth"] == f"{run.python_path()}-packages\n"
+def test_gradio_gets_an_environment_of_its_own_that_shares_the_packages(layered, place, tmp_path):
+    assert run.prepare_gradio("3.41.2") == run.python_path(place / ".venv-gradio-3.41.2")
+    assert layered == ["venv", "pip"]
+    assert (tmp_path / "gradio" / "zz_ti_fix.pth").read_text(encoding="utf-8") == f"{tmp_path / 'main'}\n"
 
 
-def test_gradio_is_installed_once_and_again_when_its_list_changes(layered, monkeypatch, place):
-    folder = run.gradio_folder("3.41.2")
-    run.python_path(folder).parent.mkdir(parents=True)
-    run.python_path(folder).touch()
-    (folder.parent / f"{run.python_path(folder)}-packages").mkdir()
+def test_gradio_is_installed_once_and_again_when_its_list_changes(layered, monkeypatch):
     run.prepare_gradio("3.41.2")
     run.prepare_gradio("3.41.2")
-    assert layered == ["venv", "pip", "venv", "pip"]
+    assert layered == ["venv", "pip"]
     monkeypatch.setitem(run.GRADIO, "3.41.2", ("gradio==3.41.3",))
     run.prepare_gradio("3.41.2")
-    assert layered == ["venv", "pip", "venv", "pip", "venv", "pip"]
+    assert layered == ["venv", "pip", "venv", "pip"]
 
 
 def test_without_a_chromium_no_environment_is_made_for_the_browser_tests(monkeypatch):

@@ -60,6 +60,17 @@ def test_an_embedding_is_compared_and_reported(world, capsys):
     assert len(list((world / "report" / "pictures").glob("0-mycat-*.png"))) == 2
 
 
+def test_a_converted_embedding_is_compared_with_its_original_on_the_originals_model(world, monkeypatch, capsys):
+    opened = []
+    host = StandaloneHost(StandaloneModel(tiny_sdxl()), fit=_narrow)
+    monkeypatch.setattr(sides, "open_host", lambda arguments: opened.append(arguments.model) or host)
+    words = ["evaluate", "mycat.safetensors", *SHORT, "--prompts", "[name]", "--json"]
+    assert main([*words, "--original", "mycat.safetensors", "--original-model", "folder/old"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert opened == ["m", "folder/old"] and told["sides"][-1]["label"] == "original on old"
+    assert told["sides"][-1]["probes"] is None  # its text encoders are another model's
+
+
 def test_the_subject_is_found_by_its_map_where_the_references_have_masks(world, capsys):
     for number in range(3):
         Image.new("L", (24, 24), 255).save(world / "photos" / f"{number}-mask.png")

@@ -124,7 +124,14 @@ class StandIn:
         self.folder = data / "embeddings"
         self.folder.mkdir(parents=True)
         self.console: list[str] = []
-        names = ("on_script_unloaded", "on_ui_settings", "on_ui_tabs", "on_app_started", "on_model_loaded")
+        names = (
+            "on_script_unloaded",
+            "on_before_ui",
+            "on_ui_settings",
+            "on_ui_tabs",
+            "on_app_started",
+            "on_model_loaded",
+        )
         self.callbacks: dict[str, list[Any]] = {name: [] for name in names}
         self.model: Any = None
         self.weights: dict[str, dict[str, torch.Tensor]] = {}
@@ -218,7 +225,7 @@ class StandIn:
         )
         of("modules.safe", check_pt=self.check_pt)
         of("modules.script_callbacks", **{name: each.append for name, each in self.callbacks.items()})
-        of("modules.scripts", Script=object, AlwaysVisible=object())
+        of("modules.scripts", Script=object, AlwaysVisible=object(), scripts_data=[])
         of("modules.sd_models", model_data=SimpleNamespace(sd_model=None), get_checkpoint_state_dict=self.read_weights)
         of("modules.devices", device=torch.device("cpu"), autocast=nullcontext)
         lists = ForgeListDatabase if self.kind == "forge" else A1111Database

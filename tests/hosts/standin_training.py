@@ -21,6 +21,7 @@ from tests.hosts.standin_databases import FAMILIES, WIDTHS
 from tests.hosts.standin_networks import (
     CrossAttention,
     Engine,
+    ForgeVae,
     Text,
     UNet,
     Vae,
@@ -378,26 +379,10 @@ def attention_of(webui: TrainingStandIn) -> type[CrossAttention]:
     return Attention
 
 
-class ForgeVae:
-    """Draws from the posterior unless told otherwise."""
-
-    def __init__(self) -> None:
-        self.first_stage_model = Vae()
-        self.first_stage_model.process_in = lambda latents: latents * 0.5
-        self.patcher = SimpleNamespace(model_options={"transformer_options": {}})
-
-    def encode(self, pixels: Tensor) -> Tensor:
-        """Pixels (batch, height, width, 3) in 0…1."""
-        posterior = self.first_stage_model.posterior(pixels.movedim(-1, 1) * 2 - 1)
-        regulation = self.patcher.model_options.get("model_vae_regulation")
-        return posterior.sample() if regulation is None else regulation(posterior)
-
-
 def started(kind: str, family: str, data: Path, monkeypatch: Any) -> tuple[TrainingStandIn, Any]:
-    """A stand-in with a model loaded (Forge: none before it is asked for), and our host in it as training sees it."""
+    """A stand-in, its model loaded (Forge: none before it is asked for), and our host in it as training sees it."""
     webui = TrainingStandIn(kind, data / f"{kind}-{family}")
-    module = install(webui, monkeypatch)
-    host = module.install(lambda embedding, vocabulary: embedding)
+    host = install(webui, monkeypatch).install(lambda embedding, vocabulary: embedding)
     if (kind, family) != ("forge", "sdxl"):
         webui.switch(family)
     return webui, host.training_host()

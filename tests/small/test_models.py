@@ -103,7 +103,7 @@ def test_clip_judge_knows_colour_and_shape_and_prefers_the_true_caption() -> Non
     texts = [captions.plain_caption(d, random.Random(1)) for d in described]
     cosines = similarity(pictures, texts)
     assert (cosines.argmax(1) == torch.arange(64)).float().mean() > 0.6
-    assert clip_judge().visual.proj.shape == (64, 64)
+    assert clip_judge().visual.attnpool.c_proj.weight.shape == (64, 384)
 
 
 @needs_judge

@@ -144,3 +144,15 @@ def test_scales_look_at_the_centre_and_the_corners():
     assert len(found) == 6 and len({v.crop for v in found[1:]}) == 5
     assert {v.resized for v in found[1:]} == {(128, 128)}
     assert len(views(0, (640, 640), 64, square=False, scales=(1.0, 0.5), flip=True)) == 12
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L"])
+def test_transparency_is_found_with_the_pillow_of_the_webuis(mode, monkeypatch):
+    """Pillow 9.5 does not tell; where it does, both agree."""
+    clear = Image.new(mode, (32, 32), 0)
+    keyed = Image.new("RGB", (32, 32), 0)
+    keyed.info["transparency"] = (0, 0, 0)
+    expected = clear.has_transparency_data
+    monkeypatch.delattr(Image.Image, "has_transparency_data")
+    assert (open_picture(clear).notes == ("flattened",)) == expected
+    assert open_picture(keyed).notes == ("flattened",)

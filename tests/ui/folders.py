@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import safetensors.torch
 import torch
+from torch.nn.functional import pad
 
 from ti_fix.embedding import SDXL
 
@@ -119,3 +122,10 @@ def save_lora(path):
     left, right = vectors(2)
     bundled = {"bundle_emb.hero-xq.clip_l": left, "bundle_emb.hero-xq.clip_g": right}
     return save(path, {"lora_unet_mid.lora_down.weight": left.clone(), **bundled})
+
+
+def widened(embedding):
+    """The tiny model's vectors at the widths of files."""
+    widths = {"clip_l": 768, "clip_g": 1280}
+    blocks = {key: pad(block, (0, widths[key] - block.shape[1])) for key, block in embedding.vectors.items()}
+    return replace(embedding, vectors=blocks)

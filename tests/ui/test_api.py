@@ -234,7 +234,21 @@ def test_mounting_again_adds_nothing(app, host):
 def test_it_is_described(client):
     paths = client.get("/openapi.json").json()["paths"]
     assert {path for path in paths if path.startswith("/ti_fix")} == {
-        f"/ti_fix/v1/{name}" for name in ("convert", "files", "inspect", "repair", "refresh", "source")
+        f"/ti_fix/v1/{name}"
+        for name in (
+            *(
+                "convert",
+                "evaluate",
+                "evaluate/report",
+                "evaluate/stop",
+                "files",
+                "inspect",
+                "model",
+                "refresh",
+                "repair",
+            ),
+            *("source", "tokens"),
+        )
     }
     assert all(about["summary"] for each in paths.values() for about in each.values())
 

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from tests.hosts.tiny_models import tiny_sdxl
-from tests.ui.folders import StandIn
+from tests.ui.folders import StandIn, widened
 from ti_fix.formats import read
 from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel
 from ti_fix.ui import api, desk, train_api
@@ -45,6 +45,7 @@ def host(tmp_path, monkeypatch, model):
     (tmp_path / "embeddings").mkdir()
     found = StandIn(tmp_path / "embeddings")
     found.trainer = Trainer(model)
+    found.publish = widened
     found.trainer.refresh_embeddings = found.refresh_embeddings
     return found
 

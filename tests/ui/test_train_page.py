@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn.functional import pad
 
 from tests.train.making import TRIGGER, image, model
-from tests.ui.folders import StandIn
+from tests.ui.folders import StandIn, widened
 from ti_fix.formats import read
 from ti_fix.hosts.standalone import StandaloneHost
 from ti_fix.train import TrainConfig
@@ -43,13 +42,6 @@ def host(tmp_path):
     host.trainer = StandaloneHost(model())
     host.publish = widened
     return host
-
-
-def widened(embedding):
-    """The tiny model's vectors at the widths of files."""
-    widths = {"clip_l": 768, "clip_g": 1280}
-    blocks = {key: pad(block, (0, widths[key] - block.shape[1])) for key, block in embedding.vectors.items()}
-    return replace(embedding, vectors=blocks)
 
 
 @pytest.fixture

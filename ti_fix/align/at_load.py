@@ -13,7 +13,7 @@ from ti_fix.align.check import Check, Outcome, examine
 from ti_fix.text_model import Change, TextModel
 
 KEPT = 64
-"""Files of which it is remembered that their tables are sound."""
+"""Files of which it is remembered that they were looked at and are sound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +35,14 @@ class AtLoad:
     """Looks at each model as it is loaded.
 
     Args:
-        checks: all of them; the costly ones that need no run of an encoder are made once per file.
+        checks: all of them; those that run an encoder are left out, and some are made once per file.
     """
 
     def __init__(self, checks: Iterable[Check]) -> None:
         every = tuple(checks)
-        self._quick = [check for check in every if not check.costly]
-        self._thorough = [check for check in every if not check.costly or check.reads_tables]
-        self._read = {check.code for check in every if check.reads_tables}
+        self._quick = [check for check in every if not check.costly and not check.once]
+        self._thorough = [check for check in every if not check.costly or check.once]
+        self._once = {check.code for check in every if check.once}
         self._sound: dict[Hashable, None] = {}
         self._applied: WeakKeyDictionary[Any, Applied] = WeakKeyDictionary()
         self._looked: WeakKeyDictionary[Any, Looked] = WeakKeyDictionary()
@@ -59,7 +59,7 @@ class AtLoad:
         self._applied.pop(owner, None)  # other weights: what was there before is not to come back
         known = stamp is not None and stamp in self._sound
         report = examine(model, self._quick if known else self._thorough)
-        if not any(o.severity for o in report.outcomes if o.code in self._read):
+        if not any(o.severity in ("warning", "error") for o in report.outcomes if o.code in self._once):
             self._remember(stamp)
         wrong = [o for o in report.outcomes if o.severity in ("warning", "error")]
         changes = [change for o in wrong if o.repaired for change in o.changes]

@@ -62,7 +62,8 @@ class Check:
         run: the outcomes, at most one for each encoder or one for the model; none where it does not apply.
         first: the other checks look at the model as this one has put it right.
         costly: it passes over all numbers of a table or runs the encoder.
-        reads_tables: of these two, the former.
+        once: what it finds depends on the file and the program's tokenizers alone, so that one look at a file's version
+            is enough.
     """
 
     code: str
@@ -70,7 +71,7 @@ class Check:
     run: Callable[[Check, TextModel], Iterable[Outcome]]
     first: bool = False
     costly: bool = False
-    reads_tables: bool = False
+    once: bool = False
 
     def __call__(self, model: TextModel) -> list[Outcome]:
         """Run it."""

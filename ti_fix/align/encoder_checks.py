@@ -223,5 +223,5 @@ ENCODER_CHECKS = (
     Check(code="pooled-position", title="Where the pooled text is read", run=_pooled, costly=True),
     Check(code="position-ids", title="Position ids", run=_positions),
     Check(code="layer", title="The layer that is read (clip skip)", run=_layer),
-    Check(code="chunks", title="Long prompts", run=_chunks),
+    Check(code="chunks", title="Long prompts", run=_chunks, once=True),
 )

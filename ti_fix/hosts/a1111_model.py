@@ -70,7 +70,7 @@ def refuse(model: Any) -> None:
         raise WrongUse(f"SD Unet is set to {label!r}, through which nothing can be learned: set it to None.")
     reason = unusable([unet, model.cond_stage_model])
     if reason:
-        raise WrongUse(f"{checkpoint} cannot be trained with: {reason}. Load it again, or another one.")
+        raise WrongUse(f"{checkpoint} cannot be trained with: {reason}; load it again, or another one.")
 
 
 class A1111Model:

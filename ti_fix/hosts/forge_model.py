@@ -69,7 +69,7 @@ def refuse(model: Any) -> None:
         raise WrongUse(f"{checkpoint} predicts {predicts!r}; only epsilon and v_prediction can be trained.")
     reason = unusable([unet, model.forge_objects.clip.cond_stage_model])
     if reason:
-        raise WrongUse(f"{checkpoint} cannot be trained with: {reason}. Load it in 16 bits or fp8.")
+        raise WrongUse(f"{checkpoint} cannot be trained with: {reason}; load it in 16 bits or fp8.")
 
 
 def _engines(model: Any) -> list[Any]:

@@ -231,7 +231,7 @@ class _Run:
         numbers = self._state.numbers
         try:
             outcome = self._engine.step(self._state)
-        except torch.OutOfMemoryError:
+        except torch.cuda.OutOfMemoryError:
             raise out_of_memory(self._config) from None
         numbers.step += 1
         if not outcome.updated:

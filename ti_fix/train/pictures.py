@@ -93,11 +93,17 @@ def _flattened(image: Image.Image, background: str) -> tuple[Image.Image, Image.
         return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8)).convert("RGB"), None
     if image.mode == "F":
         raise UnusablePicture("A picture of floating-point numbers cannot be used; save it as PNG.")
-    if not image.has_transparency_data:
+    if not _is_transparent(image):
         return image.convert("RGB"), None
     rgba = image.convert("RGBA")
     ground = Image.new("RGBA", rgba.size, (*colour(background), 255))
     return Image.alpha_composite(ground, rgba).convert("RGB"), rgba.getchannel("A")
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    """Whether pixels may be transparent; the Pillow of the WebUIs (9.5) does not tell."""
+    palette = getattr(image.palette, "mode", "") if image.mode == "P" else ""
+    return image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or palette.endswith("A") or "transparency" in image.info
 
 
 def colour(text: str) -> tuple[int, int, int]:

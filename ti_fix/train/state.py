@@ -19,9 +19,6 @@ from ti_fix.train.optimise import Optimiser
 
 FORMAT = "1"
 
-MAX_HEADER = 1_000_000
-"""Bytes of a saved run's head; real ones take a few thousand."""
-
 
 @dataclass(slots=True, kw_only=True)
 class Numbers:

@@ -60,7 +60,7 @@ def report(desk: Desk, *, full: bool = False) -> dict[str, Any] | None:
 def _with_mended(checks: list[dict[str, Any]], seen: Any) -> list[dict[str, Any]]:
     """The checks; those that were repaired at load as they were found then, marked ``mended``."""
     before = {(o.code, o.place or None): {**o.as_dict(), "mended": True} for o in seen.mended} if seen else {}
-    return [before.get((c["code"], c["place"]), c) for c in checks]
+    return [*before.values(), *(c for c in checks if (c["code"], c["place"]) not in before)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,22 +40,19 @@ def contract() -> dict[str, Any]:
     host = training_host()
     found: dict[str, Any] = {"passed": [], "skipped": [], "failed": {}}
 
-    def run() -> None:
-        for name, test in inspect.getmembers(HostContract, inspect.isfunction):
-            if not name.startswith("test_"):
-                continue
-            case = HostContract()
-            fixtures = {"host": lambda: host, "model": host.model}
-            wanted = [p for p in inspect.signature(test).parameters if p != "self"]
-            try:
-                test(case, **{name: fixtures[name]() for name in wanted})
-                found["passed"].append(name)
-            except pytest.skip.Exception as reason:
-                found["skipped"].append(f"{name}: {reason}")
-            except BaseException:  # noqa: BLE001 - a report is wanted, whatever it is
-                found["failed"][name] = traceback.format_exc()[-2500:]
-
-    host.run(run)
+    for name, test in inspect.getmembers(HostContract, inspect.isfunction):
+        if not name.startswith("test_"):
+            continue
+        case = HostContract()
+        fixtures = {"host": lambda: host, "model": host.model}
+        wanted = [p for p in inspect.signature(test).parameters if p != "self"]
+        try:
+            test(case, **{name: fixtures[name]() for name in wanted})
+            found["passed"].append(name)
+        except pytest.skip.Exception as reason:
+            found["skipped"].append(f"{name}: {reason}")
+        except BaseException:  # noqa: BLE001 - a report is wanted, whatever it is
+            found["failed"][name] = traceback.format_exc()[-2500:]
     return found
 
 
