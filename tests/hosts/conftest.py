@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.hosts import standin
+from tests.hosts.standin_training import TrainingStandIn, started
 from ti_fix.align import CHECKS, AtLoad, named_rows
 from ti_fix.embedding import Embedding, Vocabulary
 from ti_fix.repair import folder
@@ -46,3 +47,21 @@ def start(tmp_path, monkeypatch) -> Start:
         return webui, host
 
     return begin
+
+
+@pytest.fixture
+def begin(tmp_path, monkeypatch) -> Callable[..., tuple[TrainingStandIn, Any]]:
+    """A function that starts a stand-in: (the WebUI, our host in it)."""
+
+    def start(kind: str, family: str = "sdxl") -> tuple[TrainingStandIn, Any]:
+        return started(kind, family, tmp_path, monkeypatch)
+
+    return start
+
+
+@pytest.fixture(params=["a1111", "forge"])
+def both(request, begin) -> tuple[TrainingStandIn, Any]:
+    """A stand-in of each kind with SDXL loaded."""
+    webui, host = begin(request.param)
+    host.model()
+    return webui, host

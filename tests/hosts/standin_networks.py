@@ -264,18 +264,3 @@ def lively(module: nn.Module, seed: int) -> nn.Module:
             if parameter.ndim == 1:
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
     return module
-
-
-class ForgeVae:
-    """Draws from the posterior unless told otherwise."""
-
-    def __init__(self) -> None:
-        self.first_stage_model = Vae()
-        self.first_stage_model.process_in = lambda latents: latents * 0.5
-        self.patcher = SimpleNamespace(model_options={"transformer_options": {}})
-
-    def encode(self, pixels: Tensor) -> Tensor:
-        """Pixels (batch, height, width, 3) in 0…1."""
-        posterior = self.first_stage_model.posterior(pixels.movedim(-1, 1) * 2 - 1)
-        regulation = self.patcher.model_options.get("model_vae_regulation")
-        return posterior.sample() if regulation is None else regulation(posterior)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,34 +10,12 @@ import torch
 from torch import nn
 
 from tests.hosts.inside import watch
-from tests.hosts.standin_training import TrainingStandIn, started
+from tests.hosts.training_runs import REQUEST, SIZE, config, pictures
 from ti_fix.embedding import Embedding
-from ti_fix.errors import TiFixError, WrongUse
-from ti_fix.jobs import Job
-from ti_fix.protocols import ImageRequest, Sizes
-from ti_fix.train import DoneEvent, PreviewEvent, StepEvent, TrainConfig, from_images, train
+from ti_fix.errors import TiFixError
+from ti_fix.protocols import ImageRequest
+from ti_fix.train import DoneEvent, StepEvent, train
 from ti_fix.train.recompute import recomputed
-
-SIZE = Sizes(original=(64, 64), target=(64, 64))
-REQUEST = ImageRequest(prompt="a lighthouse", width=64, height=64, steps=2, seed=3)
-
-
-@pytest.fixture
-def begin(tmp_path, monkeypatch):
-    """A function that starts a stand-in: (the WebUI, our host in it)."""
-
-    def start(kind: str, family: str = "sdxl") -> tuple[TrainingStandIn, Any]:
-        return started(kind, family, tmp_path, monkeypatch)
-
-    return start
-
-
-@pytest.fixture(params=["a1111", "forge"])
-def both(request, begin):
-    """A stand-in of each kind with SDXL loaded."""
-    webui, host = begin(request.param)
-    host.model()
-    return webui, host
 
 
 def rows_of(model):
@@ -60,22 +37,6 @@ def assert_equal_up_to_rounding(found, expected):
     for a, b in zip(found, expected, strict=True):
         assert float(b.norm()) > 0
         assert float((a - b).norm()) < 1e-5 * float(b.norm())
-
-
-def config(**changes):
-    values = {"name": "zqxl", "start_text": "red tower", "vectors": 2, "resolution": 64, "steps": 3, "batch_size": 1,
-              "validate_every": 1, "validation_timesteps": 2, "checkpoint_every": 0, "warmup": 0}  # fmt: skip
-    return TrainConfig(**{**values, **changes})
-
-
-def pictures():
-    from PIL import Image
-
-    return from_images([Image.new("RGB", (64, 64), colour) for colour in ("red", "blue")], ["a zqxl", "the zqxl"])
-
-
-def trained(host, **changes):
-    return host.run(lambda: list(train(config(**changes), host.model(), pictures(), generate=host.generate)))
 
 
 # autograd
@@ -256,7 +217,7 @@ def test_v_prediction_and_the_checkpoints_own_schedule(both):
     webui, host = both
     schedule = host.model().schedule
     assert schedule.prediction_type == "epsilon"
-    from tests.hosts.standin_training import SIGMAS
+    from tests.hosts.standin_models import SIGMAS
 
     torch.testing.assert_close(schedule.alphas_cumprod, 1 / (SIGMAS.square() + 1))
     if webui.kind == "a1111":
@@ -313,66 +274,3 @@ def test_a_table_that_the_host_casts_meanwhile_is_the_old_one_again():
     with aliased([table]):
         table.to(torch.float32)
     assert table.weight is original and table.weight.dtype == torch.float16 and torch.equal(table.weight, numbers)
-
-
-# all of it, at every stage
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("stage", watch.STAGES)
-def test_everything_is_given_back_when_a_stage_fails(both, stage, error):
-    webui, host = both
-    model = host.model()
-    plain = np.asarray(host.generate(REQUEST))
-    before = watch.fingerprint(webui.model)
-    with watch.failing(stage, model, error), pytest.raises((error, TiFixError)):
-        host.run(lambda: _use_everything(host))
-    assert watch.fingerprint(webui.model) == before
-    assert np.array_equal(np.asarray(host.generate(REQUEST)), plain)
-
-
-def _use_everything(host):
-    for event in train(config(preview_every=1, preview_steps=1), host.model(), pictures(), generate=host.generate):
-        if (
-            not isinstance(event, PreviewEvent)
-            and getattr(getattr(event, "finding", None), "code", "") == "preview-failed"
-        ):
-            raise TiFixError("told, and the training would go on")
-
-
-def test_everything_is_given_back_after_a_whole_run_and_after_a_stop(both):
-    webui, host = both
-    plain = np.asarray(host.generate(REQUEST))
-    before = watch.fingerprint(webui.model)
-    events = trained(host, preview_every=1, preview_steps=2)
-    assert isinstance(events[-1], DoneEvent) and sum(isinstance(e, PreviewEvent) for e in events) == 3
-    assert watch.fingerprint(webui.model) == before
-    assert np.array_equal(np.asarray(host.generate(REQUEST)), plain)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the kill itself
-def test_everything_is_given_back_when_the_worker_is_killed(both):
-    webui, host = both
-    before = watch.fingerprint(webui.model)
-
-    def events(stop):
-        for event in train(config(), host.model(), pictures()):
-            yield event
-            if isinstance(event, StepEvent):
-                raise SystemExit
-
-    job = Job()
-    job.start("killed", events, run=host.run)
-    assert job.wait(60).status == "failed"
-    assert watch.fingerprint(webui.model) == before
-    assert not webui.modules["modules.call_queue"].queue_lock.locked()
-
-
-# refused
-
-
-def test_vectors_of_another_width_are_refused(both):
-    _, host = both
-    model = host.model()
-    with pytest.raises(WrongUse, match="wide"), model.trainable():
-        model.encode_prompts(["zqx"], {"zqx": {"clip_l": torch.ones(1, 64)}}, [SIZE])

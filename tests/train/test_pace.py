@@ -29,7 +29,7 @@ def test_steps_that_stay_slow_are_told_once_with_both_durations():
         [1.0] * 40,
         [1.0] * 20 + [30.0] + [1.0] * 4 + [30.0] * 4 + [1.0] * 10,
         [5.0] * 3 + [1.0] * 40,
-        [1.0] * 9 + [9.0] * 40,
+        [1.0] * 4 + [9.0] * 40,
         [1.0, 3.0] * 30,
     ],
     ids=["steady", "single ones", "slow start", "too early to know", "uneven"],
