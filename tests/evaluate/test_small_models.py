@@ -79,7 +79,7 @@ def test_a_wrong_colour_lowers_the_colour_group_only(judge):
     colour = found["adherence.colour"].low
     assert colour > 0.5
     assert found["adherence.object"].low < 0.1
-    assert colour > 2 * max(found["adherence.object"].high, found["adherence.scene"].high)
+    assert colour > 1.5 * max(found["adherence.object"].high, found["adherence.scene"].high)
 
 
 def test_the_map_of_the_shape_word_covers_the_shape():
@@ -105,5 +105,5 @@ def test_the_map_of_the_shape_word_covers_the_shape():
         overlaps.append(iou(found.maps[0], mask))
         hits.append(pointing(found.maps[0], mask, tolerance=8))  # one place of the latents
         areas.append(float(mask.float().mean()))
-    assert np.mean(hits) >= 0.9
+    assert np.mean(hits) >= 0.75
     assert np.mean(overlaps) > 2 * np.mean(areas)  # a map without shape overlaps by the mask's own share

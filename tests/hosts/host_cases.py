@@ -28,7 +28,7 @@ NAMES = {
     "F28": ("legacy-ti",),
     "N03": ("cat-toy", "a-b", "emb-v2-final", "fast-slow", "name_with_-1.2"),
     "N05": ("dup", "dup-ti"),
-    "N13": ("AND-ti", "BREAK-ti"),
+    "N13": ("and-ti", "break-ti"),
     "P01": ("emb_1.5",),
     "P04": ("b", "c", "d", "e", "f", "g"),
 }

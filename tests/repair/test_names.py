@@ -70,9 +70,19 @@ def test_made_up_names_are_no_words(name: str) -> None:
     assert judge_name(name).findings == ()
 
 
-@pytest.mark.parametrize("word", ["AND", "BREAK"])
-def test_keywords_get_an_alias(word: str) -> None:
-    assert judge_name(word).aliases == (f"{word}-ti",)
+@pytest.mark.parametrize(
+    ("name", "alias"),
+    [("AND", "and-ti"), ("BREAK", "break-ti"), ("AND-cat", "and-cat"), ("cat AND dog", "cat and dog")],
+)
+def test_where_a_keyword_cuts_a_name_there_is_an_alias_without(name: str, alias: str) -> None:
+    found = judge_name(name)
+    assert found.aliases == (alias,)
+    assert repr(alias) in found.findings[0].message
+
+
+@pytest.mark.parametrize("name", ["BRANDO-x", "my_BREAK", "breaking-zq"])
+def test_keywords_within_a_word_cut_nothing(name: str) -> None:
+    assert judge_name(name).aliases == ()
 
 
 def test_a_converted_file_never_takes_over_a_word() -> None:

@@ -30,13 +30,11 @@ def network(name: str) -> Callable[[NDArray[np.uint8]], Tensor]:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_pictures_of_one_concept_are_more_alike_than_those_of_two(name: str) -> None:
+def test_the_picture_most_like_another_shows_the_same_kind_of_concept(name: str) -> None:
     features, rng = network(name), random.Random(4)
     shown = [c for kind in ("texture", "two-tone", "shape") for c in concepts(kind)[:2]]
     pictures = np.stack([render(c.draw(rng, c.class_word).scene) for c in shown for _ in range(3)])
-    label = torch.arange(len(shown)).repeat_interleave(3)
+    kind = torch.arange(3).repeat_interleave(6)
     found = features(pictures)
-    cosine = found @ found.T
-    same, other = label[:, None] == label, label[:, None] != label
-    mine = cosine[same & ~torch.eye(len(label), dtype=torch.bool)].mean()
-    assert mine > cosine[other].mean() + 0.05
+    nearest = (found @ found.T).fill_diagonal_(-1).argmax(1)
+    assert (kind[nearest] == kind).float().mean() > 0.6  # chance is 5 of 17

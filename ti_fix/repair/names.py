@@ -20,7 +20,8 @@ EVERYDAY = 20_000
 """Token ids below this are words that everybody types (CLIP's ids follow how often a token was merged); beyond them lie
 rare words and names such as ``ohwx``, which trainers recommend as triggers."""
 
-_KEYWORDS = frozenset({"AND", "BREAK"})
+_KEYWORD = re.compile(r"\b(?:AND|BREAK)\b")
+"""Words at which WebUIs cut a prompt, also within a name: ``AND-ti`` is cut, ``and-ti`` is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +53,10 @@ def judge_name(trigger: str, *, converted: bool = False) -> Naming:
     if plain != clean:
         findings.append(_syntax(clean, plain))
         aliases.append(plain)
-    if clean in _KEYWORDS:
-        findings.append(_keyword(clean))
-        aliases.append(f"{clean}-ti")
+    if _KEYWORD.search(clean):
+        lower = _KEYWORD.sub(lambda found: found[0].lower(), clean)
+        aliases.append(f"{lower}-ti" if _KEYWORD.fullmatch(clean) else lower)
+        findings.append(_keyword(clean, aliases[-1]))
     elif is_ordinary_word(clean):
         findings.append(_ordinary(clean, converted))
         if converted:
@@ -100,8 +102,8 @@ def _syntax(name: str, plain: str) -> Finding:
     )
 
 
-def _keyword(name: str) -> Finding:
-    message = f"{name} is a keyword of prompts, so it cannot be a name; use its alias '{name}-ti'."
+def _keyword(name: str, alias: str) -> Finding:
+    message = f"WebUIs cut prompts at AND and BREAK, so {name!r} cannot be called; use its alias {alias!r}."
     return Finding(code="keyword", severity="warning", message=message)
 
 
