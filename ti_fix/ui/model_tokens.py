@@ -61,9 +61,7 @@ def _token(token: Token) -> str:
     weight = f"<sup>{token.weight:g}</sup>" if token.weight != 1 else ""
     kind = token.kind if token.filled else "vector missing"
     word = token.text.removesuffix("</w>")
-    return (
-        f'<span class="token {kind}" title="{shown(token.text)}">{name(word)}{weight}<small>{token.id}</small></span>'
-    )
+    return f'<span class="token {kind}" title="{shown(token.text)}"><span>{name(word)}{weight}</span><small>{token.id}</small></span>'
 
 
 def _padding(members: list[Token]) -> str:
