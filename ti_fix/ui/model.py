@@ -40,7 +40,7 @@ def build(desk: Desk) -> None:
                 prompt = gr.Textbox(
                     label=TEXTS["prompt"], placeholder=TEXTS["prompt_hint"], lines=2, scale=5, elem_id=_id("prompt")
                 )
-                steps = gr.Number(label=TEXTS["steps"], value=20, precision=0, scale=1, elem_id=_id("steps"))
+                steps = gr.Number(label=TEXTS["steps_label"], value=20, precision=0, scale=1, elem_id=_id("steps"))
                 apart = gr.Button(TEXTS["take_apart"], size="sm", elem_id=_id("apart"))
             tokens = compat.html(_id("tokens"))
         channel = draw_channel("model")

@@ -61,9 +61,8 @@ def _token(token: Token) -> str:
     weight = f"<sup>{token.weight:g}</sup>" if token.weight != 1 else ""
     kind = token.kind if token.filled else "vector missing"
     word = token.text.removesuffix("</w>")
-    return (
-        f'<span class="token {kind}" title="{shown(token.text)}">{name(word)}{weight}<small>{token.id}</small></span>'
-    )
+    text = f"<span>{name(word)}{weight}</span><small>{token.id}</small>"
+    return f'<span class="token {kind}" title="{shown(token.text)}">{text}</span>'
 
 
 def _padding(members: list[Token]) -> str:
