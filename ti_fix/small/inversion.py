@@ -106,7 +106,7 @@ class Inverter:
     def train(self, jobs: list[Job], steps: int, per_step: int = 2) -> list[dict[str, Tensor]]:
         """Train all jobs; returns each encoder's vectors after every step (index 0: before the first)."""
         vectors = jobs[0].vectors
-        new = {k: nn.Parameter(self.start_vectors(jobs, k)) for k in self.tables}
+        new = {k: self.start_vectors(jobs, k).requires_grad_() for k in self.tables}
         for key, table in self.tables.items():
             table.new = new[key]
         optimiser = torch.optim.Adam([{"params": [p]} for p in new.values()], lr=1.0, betas=(0.9, 0.99))
