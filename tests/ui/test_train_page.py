@@ -283,3 +283,12 @@ def test_names_of_strangers_are_escaped(desk, pictures, tmp_path):
     (folder / "<b>.txt").write_text("<script>", encoding="utf-8")
     album = last(handlers.album_changed(desk, str(folder)))["album"]
     assert "<script>" not in album and "&lt;script&gt;" in album and 'alt="&lt;b&gt;.png"' in album
+
+
+def test_a_model_with_a_broken_text_encoder_is_not_trained_on(host, desk, pictures):
+    broken = host.trainer.model()
+    with torch.no_grad():
+        broken.vocabulary().tables["clip_g"][2368, 1] = float("nan")
+    host.text = broken.text_model()
+    assert "row 2368 is not finite" in str(trained(desk, pictures))
+    assert not list((desk.host.embedding_folders[0]).glob(f"{TRIGGER}*"))
