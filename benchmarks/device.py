@@ -72,7 +72,7 @@ TINY = Layout(
     },
     vae={**VAE, "block_out_channels": (8, 8, 8, 8), "layers_per_block": 1, "norm_num_groups": 4},
     text={"clip_l": (64, 1, 1, "quick_gelu"), "clip_g": (64, 1, 1, "gelu")},
-    side=64,
+    side=128,
 )  # fmt: skip
 SCHEDULE = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "prediction_type": "epsilon"}
 

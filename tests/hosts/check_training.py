@@ -46,12 +46,12 @@ class CheckTraining:
     def __init__(self, what: Installation, data: Path, models: dict[str, str], table: Table) -> None:
         self.what, self.data, self.models, self.table = what, data, models, table
 
-    def run(self) -> None:
+    def run(self, *, quick: bool = False) -> None:
         """All of it, in one start of the WebUI."""
         pictures(self.data / "pictures")
         what = replace(self.what, extensions=(*self.what.extensions, INSIDE))
         with inside_allowed(), Webui(what, self.data, self.models["sdxl"], ROOT) as webui:
-            for family, model in self.models.items():
+            for family, model in () if quick else self.models.items():
                 webui.options(sd_model_checkpoint=model)
                 self.family(webui, family)
             webui.options(sd_model_checkpoint=self.models["sdxl"])
@@ -136,11 +136,11 @@ class CheckTraining:
             first = next(e for e in webui.get("/ti_fix/v1/train/events")["events"] if e["event"] == "step")
             faults.unless(first["step"] == step + 1, f"it went on with step {first['step']} after {step}")
 
-    def wait(self, webui: Webui, seconds: float = 600) -> Any:
+    def wait(self, webui: Webui, seconds: float = 1800) -> Any:
         """The status when the run has ended."""
         return self.until(webui, lambda status: status["status"] not in ("running", "stopping"), seconds)
 
-    def until(self, webui: Webui, true: Any, seconds: float = 600) -> Any:
+    def until(self, webui: Webui, true: Any, seconds: float = 1800) -> Any:
         """The status when something is true of it.
 
         Raises:
@@ -197,8 +197,8 @@ def pictures(folder: Path) -> None:
         (folder / f"{number}.txt").write_text(f"a {LEARNED} in {colour}, a zqxother, a zqxstopped", encoding="utf-8")
 
 
-def chosen(argv: list[str]) -> tuple[Installation, dict[str, str]]:
-    """What a command line says: the installation, and family -> checkpoint; empty where it cannot be used."""
+def chosen(argv: list[str]) -> tuple[Installation, dict[str, str], bool]:
+    """What a command line says: installation, family -> checkpoint (none where it cannot be used), whether quick."""
     cut = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("webui", type=Path)
@@ -206,6 +206,7 @@ def chosen(argv: list[str]) -> tuple[Installation, dict[str, str]]:
     parser.add_argument("--models", type=Path)
     parser.add_argument("--extension", type=Path, action="append", default=[])
     parser.add_argument("--sdxl", help="file name of the SDXL checkpoint; by default the smallest")
+    parser.add_argument("--quick", action="store_true", help="SDXL through the API alone, not from inside")
     arguments = parser.parse_args(argv[:cut])
     arguments.flags = argv[cut + 1 :]
     what = installation(arguments)
@@ -213,7 +214,7 @@ def chosen(argv: list[str]) -> tuple[Installation, dict[str, str]]:
     usable = (what.path / "launch.py").exists() and "sdxl" in models
     if not usable:
         print(f"{what.path} has no launch.py, or {what.models} no SDXL checkpoint (.safetensors).", file=sys.stderr)  # noqa: T201
-    return what, models if usable else {}
+    return what, models if usable else {}, arguments.quick
 
 
 def step_times(argv: list[str], count: int) -> list[tuple[float, float]]:
@@ -222,7 +223,7 @@ def step_times(argv: list[str], count: int) -> list[tuple[float, float]]:
     Raises:
         Failed: it cannot be started, or not trained in.
     """
-    what, models = chosen(argv)
+    what, models, _ = chosen(argv)
     if not models:
         raise Failed("no usable WebUI")
     what = replace(what, extensions=(*what.extensions, INSIDE))
@@ -237,13 +238,13 @@ def step_times(argv: list[str], count: int) -> list[tuple[float, float]]:
 
 def main(argv: list[str]) -> int:
     """Carry out a command line; 0 when all is right, 1 when something is not, 2 when it cannot be checked."""
-    what, models = chosen(argv)
+    what, models, quick = chosen(argv)
     if not models:
         return 2
     table = Table()
     with tempfile.TemporaryDirectory(prefix="ti_fix_check_") as data:
         try:
-            CheckTraining(what, Path(data), models, table).run()
+            CheckTraining(what, Path(data), models, table).run(quick=quick)
         except Failed as error:
             table.add("the WebUI runs", False, str(error))
     wrong = [row for row in table.rows if not row[1]]

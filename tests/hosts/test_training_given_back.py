@@ -61,7 +61,7 @@ def test_everything_is_given_back_when_the_worker_is_killed(both):
 
     job = Job()
     job.start("killed", events, run=host.run)
-    assert job.wait(60).status == "failed"
+    assert job.wait(600).status == "failed"
     assert watch.fingerprint(webui.model) == before
     assert not webui.modules["modules.call_queue"].queue_lock.locked()
 

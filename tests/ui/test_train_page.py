@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.hosts.tiny_models import broken_row
 from tests.train.making import TRIGGER, image, model
 from tests.ui.folders import StandIn, widened
 from ti_fix.formats import read
@@ -283,3 +284,11 @@ def test_names_of_strangers_are_escaped(desk, pictures, tmp_path):
     (folder / "<b>.txt").write_text("<script>", encoding="utf-8")
     album = last(handlers.album_changed(desk, str(folder)))["album"]
     assert "<script>" not in album and "&lt;script&gt;" in album and 'alt="&lt;b&gt;.png"' in album
+
+
+def test_a_model_with_a_broken_text_encoder_is_not_trained_on(host, desk, pictures):
+    broken = host.trainer.model()
+    host.text = broken.text_model()
+    with broken_row(broken.vocabulary().tables["clip_g"]):
+        assert "row 2368 is not finite" in str(trained(desk, pictures))
+    assert not list((desk.host.embedding_folders[0]).glob(f"{TRIGGER}*"))

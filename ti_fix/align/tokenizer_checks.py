@@ -196,8 +196,8 @@ def _exclamation(check: Check, model: TextModel) -> Iterator[Outcome]:
         ids = tokenizer.encode("wow !")
         if ids and ids[-1] == 0:
             message = (
-                "A ! in a prompt becomes id 0 here, which this encoder also pads with; the WebUIs make it id 256. "
-                "Prompts with ! give other pictures here than there."
+                "A ! in a prompt becomes id 0 here, which this encoder also pads with; open_clip makes it id 256. "
+                "Prompts with ! give other pictures than in AUTOMATIC1111, which uses that one."
             )
             yield check.bad("note", "! is id 256", "! is id 0", message, encoder, [rebinding(encoder)])
         else:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ti_fix.embedding import Embedding
+from ti_fix.align import align
+from ti_fix.embedding import Embedding, Finding
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.formats import read
 from ti_fix.formats.write import file_name, write
@@ -210,6 +211,7 @@ class TrainDesk:
             generate=host.generate,
             fit=self.host.fit,
             publish=self.host.publish,
+            judge=self._wrong_with_model,
         )
         with Log(live.config) as log:
             for each in events:
@@ -221,6 +223,11 @@ class TrainDesk:
                 if progress is not None:
                     yield progress
         yield Outcome(text=_ending(live))
+
+    def _wrong_with_model(self) -> list[Finding]:
+        """What should be known of the loaded model's text encoders before a run; an error stops it."""
+        model = self.host.text_model()
+        return [] if model is None else [each for each in align(model).findings if each.severity != "note"]
 
     def _published(self, event: Event, live: Live) -> Event:
         """What was learned, and a step that the user asked for, also where prompts find them."""
@@ -259,7 +266,9 @@ class TrainDesk:
     def _look(self, found: Live) -> Iterator[Any]:
         yield Progress(done=0, total=0, note="Getting the model ready")
         host = self.host.training_host()
-        for event in look(found.config, host.model(), gather(found.config), fit=self.host.fit):
+        for event in look(
+            found.config, host.model(), gather(found.config), fit=self.host.fit, judge=self._wrong_with_model
+        ):
             found.add(event)
             yield event
             progress = progress_of(event)

@@ -105,7 +105,8 @@ def failing(stage: str, model: Any, error: type[BaseException]) -> Iterator[None
 
     encoder = model.text.encoders[0].engine
     inner = getattr(encoder, "wrapped", None) or encoder.text_encoder
-    layers = [part for part in inner.modules() if not list(part.children())]
+    leaves = [part for part in inner.modules() if not list(part.children())]
+    layers = [part for part in leaves if type(part).__name__ == "LayerNorm"] or leaves
     blocks = [part for part in model.unet.modules() if type(part).__name__ == "BasicTransformerBlock"]
     loaded = type(model._loaded)
     places: dict[str, tuple[Any, str, Any]] = {
