@@ -12,7 +12,7 @@ import pytest
 
 import run
 from tests.train.making import image
-from tests.ui.browser.drive import chromium
+from tests.ui.browser.visit import chromium
 from tests.ui.folders import fill
 
 pytestmark = [pytest.mark.slow, pytest.mark.loopback, pytest.mark.timeout(1500)]

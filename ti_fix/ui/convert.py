@@ -17,7 +17,7 @@ from ti_fix.ui.convert_table import results
 from ti_fix.ui.convert_words import TEXTS
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.markup import shown
-from ti_fix.ui.progress import draw_channel, draw_row
+from ti_fix.ui.progress import TAKE_COMMAND, draw_channel, draw_row
 
 
 def _id(name: str) -> str:
@@ -55,6 +55,7 @@ def build(desk: Desk) -> None:
         compat.on(
             button.click, partial(_convert, room, writes), [files, everything, method, pictures], outputs, queue=True
         )
+    compat.on(channel.send.click, partial(_commanded, room), [channel.command], outputs, js=TAKE_COMMAND)
     compat.on(row.stop.click, partial(_stop, room), [], outputs)
 
 
@@ -72,6 +73,10 @@ def _convert(
         yield drawn(each)
 
 
+def _commanded(room: ConvertDesk, command: str) -> list[Any]:
+    return drawn(convert_handlers.commanded(room, command or ""))
+
+
 def _stop(room: ConvertDesk) -> list[Any]:
     return drawn(convert_handlers.stop(room))
 
@@ -79,9 +84,11 @@ def _stop(room: ConvertDesk) -> list[Any]:
 def drawn(new: Drawn) -> list[Any]:
     """A `Drawn` as values for files, status, cards and the three buttons."""
     keep = compat.update()
-    files = keep if new.choices is None else compat.update(choices=list(new.choices))
+    files: dict[str, Any] = {} if new.choices is None else {"choices": list(new.choices)}
+    if new.chosen is not None:
+        files["value"] = list(new.chosen)
     pieces = [keep if value is None else compat.update(value=value) for value in (new.status, new.cards)]
     if new.busy is None:
-        return [files, *pieces, keep, keep, keep]
+        return [compat.update(**files), *pieces, keep, keep, keep]
     ready = compat.update(interactive=not new.busy)
-    return [files, *pieces, ready, ready, compat.update(visible=new.busy)]
+    return [compat.update(**files), *pieces, ready, ready, compat.update(visible=new.busy)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ti_fix.convert import ConvertConfig
-from ti_fix.errors import TiFixError
+from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.options import validate
 from ti_fix.ui import markup, progress
 from ti_fix.ui.convert_desk import ConvertDesk, Converted
@@ -24,11 +24,13 @@ class Drawn:
 
     Attributes:
         choices: names of the embeddings that can be chosen.
+        chosen: those that are.
         status, cards: HTML.
         busy: whether a job runs.
     """
 
     choices: tuple[str, ...] | None = None
+    chosen: tuple[str, ...] | None = None
     status: str | None = None
     cards: str | None = None
     busy: bool | None = None
@@ -71,6 +73,19 @@ def convert_chosen(
     title = f"Converting {len(entries):,} embedding{'s' if len(entries) != 1 else ''}"
     room.working.start(title, lambda stop: room.events(entries, config, stop, writing=writing, drawn=drawn))
     yield from watched(room)
+
+
+@safe
+def commanded(room: ConvertDesk, command: str) -> Drawn:
+    """``take:WHAT``: an embedding that another page sends, by its id or by the name that prompts call."""
+    verb, _, what = command.partition(":")
+    if verb != "take":
+        return Drawn()
+    room.desk.library.refreshed()
+    entry = next((each for each in room.waiting() if what in (each.id, each.trigger)), None)
+    if entry is None:
+        raise WrongUse(f"Under the loaded {room.family.title} model this embedding needs no conversion.")
+    return Drawn(choices=choices(room), chosen=(entry.where[0],), status="")
 
 
 @safe
