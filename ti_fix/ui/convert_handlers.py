@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ti_fix.convert import ConvertConfig
 from ti_fix.errors import TiFixError, WrongUse
@@ -12,10 +13,14 @@ from ti_fix.ui import markup, progress
 from ti_fix.ui.convert_desk import ConvertDesk, Converted
 from ti_fix.ui.convert_table import results
 from ti_fix.ui.convert_words import TEXTS
+from ti_fix.ui.forms import Form
 from ti_fix.ui.guard import guarded, guarded_steps
 from ti_fix.ui.library import Entry
 
 WATCH = progress.WATCH
+
+FORM = Form(ConvertConfig, leave_out=("method", "keep"))
+"""What the page folds away; it asks for the method in front, and what `keep` is for needs a second checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +68,10 @@ def opened(room: ConvertDesk) -> Iterator[Drawn]:
 
 @safe_steps
 def convert_chosen(
-    room: ConvertDesk, chosen: Sequence[str], everything: bool, method: str, drawn: bool, write: bool
+    room: ConvertDesk, chosen: Sequence[str], everything: bool, method: str, drawn: bool, write: bool, *values: Any
 ) -> Iterator[Drawn]:
-    """Look first, or Convert and write."""
-    config = ConvertConfig(method=method)
+    """Look first, or Convert and write; the values are those of `FORM`."""
+    config = FORM.config(values, method=method) if values else ConvertConfig(method=method)
     validate(config)
     entries = _entries(room, chosen, everything)
     writing = room.desk.writing_from_page if write else None

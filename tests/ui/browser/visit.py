@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,21 @@ class Visit:
         self.page.locator(f"#ti_fix_{name} input").first.click()
         self.page.locator("ul.options li, [role=option]", has_text=text).locator("visible=true").first.click()
         self.page.keyboard.press("Escape")
+
+    def holds(self, name: str, text: str) -> None:
+        """Wait until a field holds something: in its box, or as chosen from a list."""
+        self.page.wait_for_function(
+            """([id, text]) => { const field = document.getElementById(id);
+                const boxes = field ? [...field.querySelectorAll("input, textarea")] : [];
+                return field && (boxes.some((b) => b.value.includes(text)) || field.innerText.includes(text)); }""",
+            arg=[f"ti_fix_{name}", text],
+            timeout=PATIENCE,
+        )
+
+    def host_tab(self, word: str) -> None:
+        """A tab of the WebUI itself; Forge writes their names in capitals of its own."""
+        words = self.page.locator("#tabs > .tab-nav > button")
+        words.filter(has_text=re.compile(f"^\\s*{re.escape(word)}\\s*$", re.IGNORECASE)).first.click()
 
     def press(self, selector: str) -> None:
         self.page.locator(selector).locator("visible=true").first.click()

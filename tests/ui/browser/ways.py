@@ -138,6 +138,44 @@ def model(visit: Visit) -> None:
     visit.themes("model")
 
 
+def sends(visit: Visit) -> None:
+    """From a file of the list to the page that converts it, and to the one that evaluates it."""
+    for trigger, button, page, field in (
+        ("old-xq", "Convert it", "Convert", "convert_files"),
+        ("ready-xq", "Evaluate it", "Evaluate", "evaluate_entry"),
+    ):
+        visit.tab("Files")
+        visit.press(f'#ti_fix_files_table button.name:has-text("{trigger}")')
+        visit.expect("#ti_fix_files_head h3", trigger)
+        visit.press(f'#ti_fix_files_head button:has-text("{button}")')
+        visit.holds(field, trigger)
+        visit.look(f"sent-to-{page.lower()}")
+
+
+def sends_of_webui(visit: Visit, picture: Path) -> None:
+    """A picture of txt2img to Train and Evaluate; another one's prompt and settings by way of PNG Info."""
+    page = visit.page
+    visit.host_tab("txt2img")
+    page.locator("#txt2img_prompt textarea").first.fill("a ready-xq")
+    visit.press("#txt2img_generate")
+    page.locator("#txt2img_gallery img").first.wait_for(timeout=PATIENCE)
+    visit.press('#ti_fix_send_txt2img button:has-text("Train on it")')
+    page.locator("#ti_fix_train_album li").first.wait_for(timeout=PATIENCE)
+    visit.look("sent-to-train")
+    visit.host_tab("txt2img")
+    visit.press('#ti_fix_send_txt2img button:has-text("Evaluate against it")')
+    visit.expect("#ti_fix_evaluate_status", "Pictures to compare with")
+    visit.look("sent-references")
+    visit.host_tab("PNG Info")
+    page.locator("#pnginfo_image input[type=file]").first.set_input_files(str(picture))
+    visit.press('#ti_fix_send_pnginfo button:has-text("Evaluate its embedding")')
+    visit.expect("#ti_fix_evaluate_status", "Prompt and settings are those of the picture")
+    visit.holds("evaluate_entry", "ready-xq")
+    visit.holds("evaluate_prompts", "a [name] on a table")
+    visit.holds("evaluate_steps", "7")
+    visit.look("sent-settings")
+
+
 def keyboard(visit: Visit) -> None:
     """The Tab key reaches what is to be done on the Train page, and shows where it is."""
     visit.did.append("keyboard")
@@ -158,6 +196,7 @@ WAYS: dict[str, Callable[[Visit, Path], None]] = {
     "convert": lambda visit, _: convert(visit),
     "evaluate": lambda visit, _: evaluate(visit),
     "model": lambda visit, _: model(visit),
+    "sends": lambda visit, _: sends(visit),
     "keyboard": lambda visit, _: keyboard(visit),
 }
 """What a visit is made of; none needs another before it."""
