@@ -194,10 +194,29 @@
                     if (folds.has(fold.className)) fold.open = folds.get(fold.className);
                 }
             }
+            announce(page);
             if (!lastCommand || document.activeElement !== document.body) return;
             const again = page.querySelector('button[data-ti-fix="' + CSS.escape(lastCommand) + '"]');
             if (again) again.focus({preventScroll: true});
         }).observe(page, {childList: true, subtree: true});
+    }
+
+    const told = new Map();
+
+    /** Says a job's progress to screen readers, at each tenth; its end is a message that they read by themselves. */
+    function announce(page) {
+        const bar = page.querySelector('[role="progressbar"]');
+        const tenth = bar ? Math.floor(bar.getAttribute("aria-valuenow") / 10) : -1;
+        if (told.get(page) === tenth) return;
+        told.set(page, tenth);
+        let place = document.getElementById("ti_fix_announced");
+        if (!place) {
+            place = document.createElement("div");
+            place.id = "ti_fix_announced";
+            place.setAttribute("aria-live", "polite");
+            document.body.append(place);
+        }
+        if (bar) place.textContent = bar.getAttribute("aria-label") + ": " + tenth * 10 + " %";
     }
 
     /** Folders are read and running jobs found when a page comes into sight, so that starting the WebUI costs nothing. */

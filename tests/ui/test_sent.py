@@ -51,8 +51,12 @@ def test_a_pictures_prompt_becomes_one_of_the_evaluation(desk, tmp_path):
     assert filled.entry == entry(desk, "ready-xq").id
     assert filled.prompts == "a [name] on a table, ready-xqx"
     assert filled.values == {
-        **{"steps": 7, "cfg_scale": 5.0, "width": 64, "height": 128},
-        **{"negative": False, "negative_prompt": "blurry"},
+        "steps": 7,
+        "cfg_scale": 5.0,
+        "width": 64,
+        "height": 128,
+        "negative": False,
+        "negative_prompt": "blurry",
     }
 
 

@@ -38,7 +38,8 @@ class Visit:
         page.on("pageerror", lambda error: self.fault(f"script: {error}"))
 
     def _noted(self, message: Any) -> None:
-        if message.type == "error" and faults.serious(message.text):
+        elsewhere = self.webui and "ti_fix" not in f"{message.location.get('url')} {message.text}"
+        if message.type == "error" and faults.serious(message.text) and not elsewhere:
             self.fault(f"console: {message.text[:200]}")
 
     def fault(self, text: str) -> None:

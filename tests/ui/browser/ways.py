@@ -176,18 +176,46 @@ def sends_of_webui(visit: Visit, picture: Path) -> None:
     visit.look("sent-settings")
 
 
+MAIN = {
+    "Files": ("search", "refresh"),
+    "Train": ("what", "kind", "start", "check"),
+    "Convert": ("files", "method", "look", "write"),
+    "Evaluate": ("entry", "prompts", "start"),
+    "Model": ("check", "prompt", "apart"),
+}
+"""What must be reached by the keyboard, on each page."""
+
+FOCUSED = """() => {
+  const at = document.activeElement, seen = [];
+  for (let e = at, n = 0; e && n < 4; e = e.parentElement, n++) {
+    const style = getComputedStyle(e);
+    seen.push(style.outlineStyle !== "none" && style.outlineWidth !== "0px", style.boxShadow !== "none");
+  }
+  return [at.closest('[id^="ti_fix_"]')?.id || "", seen.some(Boolean), at.id || at.innerText || at.tagName];
+}"""
+"""Where the keyboard is, whether one can see it, and what it is called."""
+
+
 def keyboard(visit: Visit) -> None:
-    """The Tab key reaches what is to be done on the Train page, and shows where it is."""
+    """The Tab key reaches what is to be done on each page, and shows where it is."""
     visit.did.append("keyboard")
-    visit.tab("Train")
-    visit.page.locator("#ti_fix_train_name textarea, #ti_fix_train_name input").first.focus()
-    reached = set()
-    for _ in range(60):
-        visit.page.keyboard.press("Tab")
-        reached.add(visit.page.evaluate("document.activeElement.closest('[id^=\"ti_fix_train_\"]')?.id || ''"))
-    for wanted in ("what", "kind", "start", "check"):
-        if f"ti_fix_train_{wanted}" not in reached:
-            visit.fault(f"the Tab key does not reach ti_fix_train_{wanted}")
+    for word, wanted in MAIN.items():
+        visit.tab(word)
+        visit.page.wait_for_timeout(1000)
+        visit.page.evaluate(f"document.querySelector('#ti_fix_{word.lower()}_page').setAttribute('tabindex', '-1')")
+        visit.page.evaluate(f"document.querySelector('#ti_fix_{word.lower()}_page').focus()")
+        reached = set()
+        for _ in range(50):
+            visit.page.keyboard.press("Tab")
+            place, shown, called = visit.page.evaluate(FOCUSED)
+            if f"ti_fix_{word.lower()}_" not in place:
+                break
+            reached.add(place)
+            if not shown:
+                visit.fault(f"{word}: one cannot see that the keyboard is at {called[:40]!r}")
+        for name in wanted:
+            if f"ti_fix_{word.lower()}_{name}" not in reached:
+                visit.fault(f"{word}: the Tab key does not reach {name}")
 
 
 WAYS: dict[str, Callable[[Visit, Path], None]] = {
