@@ -1,11 +1,20 @@
-"""The standalone host: SDXL and SD1.5 models from disk, without a WebUI."""
+"""The standalone host: SDXL and SD1.5 models from disk, without a WebUI.
 
-from ti_fix.hosts.standalone.checkpoint import load_checkpoint
-from ti_fix.hosts.standalone.host import StandaloneHost
-from ti_fix.hosts.standalone.load import Parts, load_folder, parts_of_small
-from ti_fix.hosts.standalone.model import ModelParts, StandaloneModel
-from ti_fix.hosts.standalone.page import StandalonePage
-from ti_fix.hosts.standalone.text_side import running, text_model_of_small
+A name is imported when it is asked for: diffusers takes seconds, and the pages can be shown before a model is there.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ti_fix.hosts.standalone.checkpoint import load_checkpoint
+    from ti_fix.hosts.standalone.host import StandaloneHost
+    from ti_fix.hosts.standalone.load import Parts, load_folder, parts_of_small
+    from ti_fix.hosts.standalone.model import ModelParts, StandaloneModel
+    from ti_fix.hosts.standalone.page import StandalonePage
+    from ti_fix.hosts.standalone.text_side import running, text_model_of_small
 
 __all__ = [
     "ModelParts",
@@ -19,3 +28,19 @@ __all__ = [
     "running",
     "text_model_of_small",
 ]
+
+_MODULES = {
+    "checkpoint": ("load_checkpoint",),
+    "host": ("StandaloneHost",),
+    "load": ("Parts", "load_folder", "parts_of_small"),
+    "model": ("ModelParts", "StandaloneModel"),
+    "page": ("StandalonePage",),
+    "text_side": ("running", "text_model_of_small"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
