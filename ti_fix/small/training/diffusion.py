@@ -80,7 +80,7 @@ class Recipe:
 
 
 RECIPES = {
-    "sdxl": Recipe(family="sdxl", seconds=9300, muon=True),
+    "sdxl": Recipe(family="sdxl", seconds=8000, muon=True),
     "sdxl-twin": Recipe(family="sdxl", base="sdxl", named=True, train_text=False, seconds=900, rate=5e-4, seed=2),
     "sd15": Recipe(family="sd15", base="sdxl", seconds=2000, seed=3),
     "sdxl-v": Recipe(
