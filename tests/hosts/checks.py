@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.hosts import page_check
+from tests.hosts import page_check, ways_check
 from tests.hosts import sample_files as files
 from tests.hosts.case_checks import HIRES, CaseCheck
 from tests.hosts.host_cases import Name
@@ -85,7 +85,7 @@ class Check:
         return cases
 
     def page(self, shots: Path) -> None:
-        """The Files page in a browser."""
+        """The pages in a browser."""
         data = self.data / "page"
         shots.mkdir(parents=True, exist_ok=True)
         page_check.put(data / "embeddings", data / "models" / "Lora")
@@ -95,6 +95,8 @@ class Check:
         ):
             self.versions = webui.versions()
             page_check.PageCheck(page, data / "embeddings", shots, self.table).run()
+            picture = ways_check.put(data / "embeddings", shots)
+            ways_check.drive(page, shots, picture, self.table)
 
     def without(self) -> None:
         """How the WebUI draws by itself: with healthy files only, so that all other triggers are plain text."""

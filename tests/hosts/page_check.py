@@ -16,7 +16,7 @@ from typing import Any
 from tests.cases import folder
 from tests.hosts import sample_files as files
 from tests.hosts.table import Faults, Table
-from tests.ui.browser.drive import FLAGS, PATIENCE, WIDE, Visit, chromium, entered
+from tests.ui.browser.visit import FLAGS, PATIENCE, WIDE, Visit, chromium, entered
 
 MANY = 150
 """Broken files for the batch, so that there is time to stop it."""

@@ -24,6 +24,13 @@ LABELS = MappingProxyType(
         "start": "Evaluate",
         "making": "Making pictures",
         "download": "Report to keep",
+        "sent": "Sent from other pages",
+        "sent_pictures": "Pictures to compare with:",
+        "sent_settings": "Prompt and settings are those of the picture. Look them over, then press Evaluate.",
+        "sent_no_embedding": (
+            "Prompt and settings are those of the picture, but it calls no embedding of your folders. Choose one, and "
+            "write [name] where it comes in the prompt."
+        ),
         "maps": "Attention maps",
         "maps_words": "Words to follow",
         "maps_words_hint": "Words of the prompt and embeddings, with commas. Left empty: all that mean something.",
