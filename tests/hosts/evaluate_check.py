@@ -1,0 +1,40 @@
+"""One start of a WebUI with the small real model: attention maps through the API, then everything in a browser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tests.hosts import evaluate_files as files
+from tests.hosts import page_check, tiny_checkpoints
+from tests.hosts.evaluate_page_check import EvaluatePageCheck
+from tests.hosts.maps_check import MapsCheck
+from tests.hosts.table import Table
+from tests.hosts.webui_process import Installation, Webui
+
+HERE = Path(__file__).resolve().parent
+
+
+def run(what: Installation, data: Path, shots: Path, table: Table, versions: dict[str, str]) -> None:
+    """See the module.
+
+    Args:
+        what: the installation; its models are used if the small one is among them.
+        data: a data folder of its own.
+        shots: where pictures go.
+        table: is continued.
+        versions: is filled with what the WebUI says of itself.
+    """
+    shots.mkdir(parents=True, exist_ok=True)
+    if not (what.models / files.MODEL).is_file():
+        extensions = tiny_checkpoints.write_small(what.path, data / "small")
+        what = replace(what, models=data / "small", extensions=tuple({*what.extensions, *extensions}))
+    files.write_embeddings(data / "embeddings")
+    judge, pictures = files.write_judge(data / "judge"), files.write_pictures(data / "pictures")
+    inside = {**what.environment, "TI_FIX_INSIDE": "1"}
+    what = replace(what, extensions=(*what.extensions, HERE / "inside"), environment=inside)
+    with Webui(what, data, files.MODEL, HERE.parent.parent) as webui:
+        versions.update(webui.versions())
+        MapsCheck(webui, shots, table).run()
+        with page_check.opened(webui.url) as page:
+            EvaluatePageCheck(page, judge, pictures, shots, table).run()
