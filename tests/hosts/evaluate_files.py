@@ -18,9 +18,6 @@ from ti_fix.small.write_checkpoint import write_demo_model
 
 MODEL = "small_sdxl.safetensors"
 NAME, WORDS = "ckredcircle", "red circle"
-STEPS = {100: "blue square", 200: "red square", 300: WORDS}
-"""Steps of a training run that never was, and the words whose vectors each holds: the last is the right one."""
-
 TEXT = "a red circle on a white background"
 
 
@@ -39,15 +36,6 @@ def write_judge(folder: Path) -> Path:
     return folder / "judge.safetensors"
 
 
-def write_embeddings(folder: Path) -> None:
-    """An embedding that says two words, and the steps of a run that led to it."""
-    write_embedding(folder / f"{NAME}.safetensors", WORDS)
-    for step, words in STEPS.items():
-        write_embedding(folder / f"{NAME}.training" / f"{NAME}-{step}.safetensors", words)
-    log = ["step,loss,validation", *(f"{step},{0.3 - step / 2000:.3f},{0.3 - step / 2500:.3f}" for step in STEPS)]
-    (folder / f"{NAME}.training" / "log.csv").write_text("\n".join(log) + "\n", encoding="utf-8")
-
-
 def write_embedding(path: Path, words: str) -> None:
     """The token rows of words, at the real widths."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +48,7 @@ def write_embedding(path: Path, words: str) -> None:
     save_file({key: block.contiguous() for key, block in wide.items()}, path)
 
 
-def write_pictures(folder: Path, count: int = 6) -> list[Path]:
+def write_pictures(folder: Path, count: int = 8) -> list[Path]:
     """Red circles on white with masks and captions; the last is a blue star, with a circle's caption."""
     folder.mkdir(parents=True)
     rng, paths = random.Random(7), []

@@ -12,6 +12,7 @@ from tests.hosts.evaluate_files import NAME
 from tests.hosts.table import Faults, Table
 from tests.ui.browser.drive import PATIENCE, Visit, entered
 
+RUN = "ckrun"
 PROMPTS = "a [name] on a white background\na [name] on a yellow background"
 SIDE = 128
 BUSY = 400_000
@@ -38,7 +39,9 @@ class EvaluatePageCheck:
 
     def run(self) -> None:
         """Everything, in the order in which a user would do it."""
-        for step in (self.maps_in_txt2img, self.compares, self.finds_the_run_again):
+        for step in (self.maps_in_txt2img, self.compares, self.finds_the_report_again):
+            self._row(step)
+        for step in (self.compares_steps, self.stops, self.looks_through):
             self._row(step)
 
     def _row(self, step: Callable[[Faults], None]) -> None:
@@ -100,7 +103,7 @@ class EvaluatePageCheck:
         self._open()
         self._choose("entry", NAME)
         self._fill("#ti_fix_evaluate_prompts", PROMPTS)
-        self._upload()
+        self._upload("references", [each for path in self.pictures[:-1] for each in (path, beside(path))])
         self._form({"class_word": "star", "seeds": 2})
         self._judge()
         self._press("start")
@@ -111,13 +114,15 @@ class EvaluatePageCheck:
         Visit(self.page, Path()).tab("Evaluate")
         self._find("result").locator("table").first.wait_for(timeout=BUSY)
         told = self._find("result").inner_text()
-        for label in (NAME, "class word", "without", "clip_i", "clip_t", "clip_iqa", "adherence_q", "interval"):
+        for label in (NAME, "class word", "without", "clip_i", "masked_clip_i", "clip_t", "clip_iqa", "adherence_q"):
             faults.unless(label in told, f"the report does not speak of {label}")
+        for words in ("95 % bootstrap interval", "moved by its place", "Judge: judge ("):
+            faults.unless(words in told, f"the report does not say {words!r}")
         better = re.search(rf"{NAME} against without: better in likeness to the references \(\+0\.\d+", told)
         faults.unless(better is not None, f"not better than without: {told[:300]}")
         faults.unless(self._find("downloads").locator("a").count() > 0, "no report to download")
 
-    def finds_the_run_again(self, faults: Faults) -> None:
+    def finds_the_report_again(self, faults: Faults) -> None:
         """the report stands there after another reload"""
         self.page.reload(wait_until="domcontentloaded")
         entered(Visit(self.page, Path()), webui=True)
@@ -127,6 +132,47 @@ class EvaluatePageCheck:
             "[...document.querySelectorAll('#ti_fix_evaluate_result img')].filter(i => !i.naturalWidth).length"
         )
         faults.unless(broken == 0, f"{broken} pictures are broken")
+
+    def compares_steps(self, faults: Faults) -> None:
+        """the steps of a training run, and the best of them by number and picture"""
+        self._choose("entry", RUN)
+        self._choose("run_name", RUN)
+        self._fill("#ti_fix_evaluate_prompts", "a [name] on a white background")
+        self._upload("references", self.pictures[:-1])
+        self._form({"class_word": "star", "seeds": 1})
+        self._judge()
+        self._press("start")
+        self._find("result").get_by_text("Best step of the run").first.wait_for(timeout=BUSY)
+        told = self._find("result").inner_text()
+        for words in ("step 4", "step 8", "Way of the first vector (clip_l)", "Training"):
+            faults.unless(words in told, f"the report does not say {words!r}")
+
+    def stops(self, faults: Faults) -> None:
+        """Stop ends a run after its picture, and what is there is scored"""
+        self._form({"class_word": "star", "seeds": 200})
+        self._press("start")
+        self._said(r"of [46]00")
+        self.page.wait_for_timeout(12_000)
+        self._press("stop")
+        self._find("start").locator("visible=true").first.wait_for()
+        self.page.wait_for_function(
+            "(() => { const b = document.querySelector('button#ti_fix_evaluate_start, #ti_fix_evaluate_start button');"
+            " return b && !b.disabled; })()",
+            timeout=BUSY,
+        )
+        told = self._find("status").inner_text()
+        faults.unless("against" in told, f"it says {told[:200]!r}")
+
+    def looks_through(self, faults: Faults) -> None:
+        """training pictures: what does not belong, captions that do not fit, before and after"""
+        self._find("dataset_fold").locator(".label-wrap").first.click()
+        self._upload("dataset", [each for path in self.pictures for each in (path, path.with_suffix(".txt"))])
+        self._judge()
+        self._press("look")
+        self._find("result").get_by_text("Before and after").first.wait_for(timeout=BUSY)
+        told = self._find("result").inner_text()
+        odd = next((line for line in told.splitlines() if self.pictures[-1].name in line), "")
+        faults.unless("less like the set" in odd and "caption fits far worse" in odd, f"the odd one: {odd!r}")
 
     def _open(self) -> None:
         self.page.locator("#tabs > .tab-nav > button", has_text="TI Fix").first.click()
@@ -143,7 +189,16 @@ class EvaluatePageCheck:
             self.page.locator("#ti_fix_evaluate_page .label-wrap", has_text="Judge").first.click()
         self._fill("#ti_fix_evaluate_judge", self.judge)
 
-    def _upload(self) -> None:
-        paths = [str(path) for path in self.pictures]
-        self._find("references").locator("input[type=file]").set_input_files(paths)
-        self._find("references").get_by_text(self.pictures[-1].name).first.wait_for()
+    def _upload(self, name: str, paths: Sequence[Path]) -> None:
+        """Files into a field that may hold others: those are taken out first."""
+        field = self._find(name)
+        clear = field.locator("button[aria-label='Clear'], button[aria-label='Remove']")
+        if clear.count():
+            clear.first.click()
+        field.locator("input[type=file]").set_input_files([str(path) for path in paths])
+        field.get_by_text(re.compile(rf"{paths[-1].stem[:12]}")).first.wait_for()
+
+
+def beside(path: Path) -> Path:
+    """The mask of a picture."""
+    return path.with_name(f"{path.stem}-mask.png")

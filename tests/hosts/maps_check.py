@@ -26,7 +26,7 @@ LONG = ", ".join(["a quiet long story about nothing at all"] * 12) + f", a {NAME
 """More than 77 tokens; the words that are followed stand in the second part."""
 
 HIRES = {
-    "enable_hr": True, "hr_scale": 1.5, "hr_upscaler": "Latent", "denoising_strength": 0.7, "hr_second_pass_steps": 3,
+    "enable_hr": True, "hr_scale": 1.5, "hr_upscaler": "Latent", "denoising_strength": 0.7, "hr_second_pass_steps": 2,
     "hr_additional_modules": ["Use same choices"],
 }  # fmt: skip
 LABEL = 22
@@ -63,9 +63,8 @@ CASES = (
         body={"prompt": LONG},
     ),
     Case(what="a batch of two", sheets=2, body={"prompt": PLAIN, "batch_size": 2}),
-    Case(what="two batches of two", sheets=4, body={"prompt": PLAIN, "batch_size": 2, "n_iter": 2, "steps": 3}),
+    Case(what="two batches of two", sheets=4, body={"prompt": PLAIN, "batch_size": 2, "n_iter": 2, "steps": 2}),
     Case(what="a picture of 192 x 128", body={"prompt": PLAIN, "width": 192}),
-    Case(what="a picture of 128 x 192", body={"prompt": PLAIN, "height": 192}),
     Case(what="a hires pass, which has a sheet of its own", sheets=2, body={"prompt": PLAIN, **HIRES}),
     Case(
         what="a prompt that changes at half of the steps",
@@ -91,12 +90,14 @@ class MapsCheck:
         webui: runs with the small model.
         shots: where sheets are kept to be looked at.
         table: is continued.
+        first, start: the first picture, as an array and as the API wants it for img2img.
     """
 
     webui: Webui
     shots: Path
     table: Table
     start: str = ""
+    first: Any = None
 
     def run(self) -> None:
         """Every case, then a picture that is broken off."""
@@ -105,6 +106,9 @@ class MapsCheck:
             with self.table.row(f"maps: {case.what}: pictures are the same with maps, sheets follow") as faults:
                 self._case(case, faults)
                 faults.unless(self.hooks() == hooks, f"{self.hooks() - hooks} hooks are left")
+        with self.table.row("maps: the first picture again, without maps, is the same") as faults:
+            again, _ = self._made(CASES[0].body)
+            faults.unless(np.array_equal(again[0], self.first), "another picture")
         with self.table.row("maps: the maps of a drawn shape's words lie on it") as faults:
             self._on_the_shape(faults)
         with self.table.row("maps: Interrupt while they are made leaves no hook") as faults:
@@ -134,10 +138,9 @@ class MapsCheck:
             body["init_images"] = [self.start]
         plain, _ = self._made(body)
         drawn, texts = self._made(body, maps=[case.words, False])
-        again, _ = self._made(body)
         pictures = len(plain)
         faults.unless(len(drawn) == pictures + case.sheets, f"{len(drawn) - pictures} sheets")
-        same = [np.array_equal(a, b) and np.array_equal(a, c) for a, b, c in zip(plain, drawn, again, strict=False)]
+        same = [np.array_equal(one, other) for one, other in zip(plain, drawn, strict=False)]
         faults.unless(all(same), f"pictures changed: {same}")
         for number, sheet in enumerate(drawn[pictures:]):
             Image.fromarray(sheet).save(self.shots / f"maps-{case.what.replace(' ', '-')}-{number}.png")
@@ -145,6 +148,7 @@ class MapsCheck:
         if not case.img2img and not self.start:
             data = io.BytesIO()
             Image.fromarray(plain[0]).save(data, "PNG")
+            self.first = plain[0]
             self.start = base64.b64encode(data.getvalue()).decode()
 
     def _sheet(self, case: Case, sheet: Any, told: str, shape: tuple[int, ...], faults: Faults) -> None:
@@ -173,7 +177,7 @@ class MapsCheck:
     def _made(self, body: Mapping[str, Any], maps: Sequence[Any] | None = None) -> tuple[list[Any], list[str]]:
         """Pictures (without a grid) with their infotexts."""
         asked = {
-            "seed": 1, "steps": 6, "width": SIDE, "height": SIDE, "cfg_scale": 4, "sampler_name": "Euler",
+            "seed": 1, "steps": 4, "width": SIDE, "height": SIDE, "cfg_scale": 4, "sampler_name": "Euler",
             "negative_prompt": "", "override_settings": {"return_grid": False}, **body,
         }  # fmt: skip
         if maps is not None:
