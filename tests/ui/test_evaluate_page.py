@@ -81,7 +81,7 @@ def desk(tmp_path, monkeypatch):
             folder / f"{name}.safetensors",
         )
     for module in (work, evaluate_dataset):
-        monkeypatch.setattr(module, "judge_of", lambda *_: Judge())
+        monkeypatch.setattr(module, "judge_of", lambda *_, **__: Judge())
     stand_in = StandIn(folder)
     stand_in.trainer = Trainer()
     monkeypatch.setattr("ti_fix.ui.desk._desk", None)
@@ -94,7 +94,7 @@ def ids(desk):
 
 def run(desk, *, references=(), against=(), as_stored=False, prompts="a [name] thing", run_name=""):
     entry = ids(desk)["myred"]
-    return list(page.begin(desk, entry, prompts, references, against, as_stored, run_name, "", "", *VALUES))
+    return list(page.begin(desk, entry, prompts, references, against, as_stored, run_name, "", False, "", *VALUES))
 
 
 def test_an_evaluation_from_the_choice_to_the_report(desk, tmp_path):
@@ -110,11 +110,11 @@ def test_an_evaluation_from_the_choice_to_the_report(desk, tmp_path):
 
 def test_a_page_that_is_opened_later_finds_the_running_job_and_the_report(desk):
     desk.host.trainer.wait = threading.Event()
-    watching = page.begin(desk, ids(desk)["myred"], "a [name]", None, None, False, "", "", "", *VALUES)
+    watching = page.begin(desk, ids(desk)["myred"], "a [name]", None, None, False, "", "", False, "", *VALUES)
     assert next(watching).busy
     later = page.opened(desk)
     assert next(later).busy is True
-    refused = list(page.begin(desk, ids(desk)["myred"], "a [name]", None, None, False, "", "", "", *VALUES))
+    refused = list(page.begin(desk, ids(desk)["myred"], "a [name]", None, None, False, "", "", False, "", *VALUES))
     assert "still running" in refused[-1].status
     page.stop(desk)
     desk.host.trainer.wait.set()
@@ -140,7 +140,7 @@ def test_what_cannot_be_done_is_said_on_the_page(desk, change, message):
 
 
 def test_nothing_chosen(desk):
-    (shown,) = page.begin(desk, None, "a [name]", None, None, False, "", "", "", *VALUES)
+    (shown,) = page.begin(desk, None, "a [name]", None, None, False, "", "", False, "", *VALUES)
     assert "Choose an embedding first" in shown.status
 
 
@@ -204,7 +204,7 @@ def test_training_pictures_are_looked_through(desk, tmp_path):
         image.save(files[-1])
         files.append(files[-1].with_suffix(".txt"))
         files[-1].write_text("a red thing", encoding="utf-8")
-    last = list(page.look(desk, [str(file) for file in files], ""))[-1]
+    last = list(page.look(desk, [str(file) for file in files], "", False))[-1]
     assert "Before and after" in last.result and "p6.png" in last.result
     assert "its caption fits far worse" in last.result
     assert Path(last.files[0]).name == "dataset.html"
@@ -214,11 +214,28 @@ def test_training_pictures_are_looked_through(desk, tmp_path):
 
 
 def test_without_files_the_train_pages_pictures_are_looked_through(desk, tmp_path):
-    assert "add some here or on the Train page" in list(page.look(desk, None, ""))[-1].status
+    assert "add some here or on the Train page" in list(page.look(desk, None, "", False))[-1].status
     for number in range(2):
         Image.new("RGB", (16, 16), (230, 20 * number, 20)).save(tmp_path / f"own{number}.png")
         desk.training.album.take([str(tmp_path / f"own{number}.png")])
-    assert "own1.png" in list(page.look(desk, [], ""))[-1].result
+    assert "own1.png" in list(page.look(desk, [], "", False))[-1].result
+
+
+@pytest.mark.parametrize("name", ["judge.safetensors", "/models/clip", "./a/b", "~/clip"])
+def test_what_looks_like_a_file_is_never_taken_for_a_name_to_fetch(desk, monkeypatch, name):
+    monkeypatch.undo()
+    monkeypatch.setattr(material, "named", lambda *_, **__: pytest.fail("it would be fetched"))
+    with pytest.raises(WrongUse, match="is no file"):
+        material.judge_of(desk, name, download=True)
+
+
+@pytest.mark.parametrize("agreed", [False, True])
+def test_a_judge_by_name_is_fetched_only_where_the_user_has_agreed(desk, monkeypatch, agreed):
+    asked = []
+    monkeypatch.undo()
+    monkeypatch.setattr(material, "named", lambda name, *, download: asked.append((name, download)))
+    material.judge_of(desk, " ViT-B-32/laion2b_s34b_b79k ", download=agreed)
+    assert asked == [("ViT-B-32/laion2b_s34b_b79k", agreed)]
 
 
 @pytest.fixture

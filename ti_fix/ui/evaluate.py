@@ -40,6 +40,7 @@ class _Controls:
     as_stored: Any
     run_name: Any
     judge: Any
+    download: Any
     dino: Any
     settings: list[Any]
     dataset: Any
@@ -61,11 +62,18 @@ def build(desk: Desk) -> None:
     """Draw the page into the Gradio block that is open."""
     c = _draw(desk)
     outputs = c.outputs()
-    given = [c.entry, c.prompts, c.references, c.against, c.as_stored, c.run_name, c.judge, c.dino, *c.settings]
+    judges = [c.judge, c.download, c.dino]
+    given = [c.entry, c.prompts, c.references, c.against, c.as_stored, c.run_name, *judges, *c.settings]
     opened = partial(_steps, evaluate_handlers.opened, desk)
     compat.on(c.opened.click, opened, [], outputs, queue=True)
     compat.on(c.start.click, partial(_steps, evaluate_handlers.begin, desk), given, outputs, queue=True)
-    compat.on(c.look.click, partial(_steps, evaluate_handlers.look, desk), [c.dataset, c.judge], outputs, queue=True)
+    compat.on(
+        c.look.click,
+        partial(_steps, evaluate_handlers.look, desk),
+        [c.dataset, c.judge, c.download],
+        outputs,
+        queue=True,
+    )
     compat.on(c.stop.click, partial(_once, evaluate_handlers.stop, desk), [], outputs)
 
 
@@ -116,6 +124,7 @@ def _draw_right(made: dict[str, Any]) -> None:
     made["run_name"] = gr.Dropdown(label=LABELS["run"], choices=[NO_RUN], value="", elem_id=_id("run_name"))
     with gr.Accordion(LABELS["judge"], open=False, elem_classes=["ti_fix_fold"]):
         made["judge"] = gr.Textbox(label=LABELS["judge"], info=LABELS["judge_hint"], elem_id=_id("judge"))
+        made["download"] = gr.Checkbox(label=LABELS["fetch"], value=False, elem_id=_id("download"))
         made["dino"] = gr.Textbox(label=LABELS["dino"], info=LABELS["dino_hint"], elem_id=_id("dino"))
 
 

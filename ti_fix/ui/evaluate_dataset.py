@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ti_fix.errors import WrongUse
+from ti_fix.evaluate import Backbone
 from ti_fix.evaluate.dataset import DatasetEvent, LookEvent, look
 from ti_fix.jobs import Progress
 from ti_fix.train.captions import one_line
@@ -18,13 +19,16 @@ from ti_fix.ui.evaluate_work import Bench, bench_of
 from ti_fix.ui.progress import Outcome
 
 
-def start_look(desk: Desk, files: Sequence[str], judge: str, folders: Sequence[str] = ()) -> None:
+def start_look(
+    desk: Desk, files: Sequence[str], judge: str, folders: Sequence[str] = (), *, download: bool = False
+) -> None:
     """Begin to look through pictures.
 
     Args:
         desk: of this process.
         files: uploaded pictures, and text files of the same names with their captions.
-        judge: file; empty for the one that is here.
+        judge: see `judge_of`.
+        download: see `judge_of`.
         folders: of pictures with captions beside them; the Train page's where nothing at all is given.
 
     Raises:
@@ -34,16 +38,19 @@ def start_look(desk: Desk, files: Sequence[str], judge: str, folders: Sequence[s
     if not found:
         raise WrongUse("There are no pictures; add some here or on the Train page.")
     bench = bench_of(desk)
-    bench.job.start("Looking through the pictures", lambda stop: _events(desk, bench, found, judge, stop))
+    bench.job.start(
+        "Looking through the pictures",
+        lambda stop: _events(bench, found, lambda: judge_of(desk, judge, download=download), stop),
+    )
 
 
 def _events(
-    desk: Desk, bench: Bench, found: Sequence[tuple[Path, str]], judge: str, stop: threading.Event
+    bench: Bench, found: Sequence[tuple[Path, str]], judge: Callable[[], Backbone], stop: threading.Event
 ) -> Iterator[Progress | Outcome]:
     yield Progress(done=0, total=len(found), note=LABELS["getting_ready"])
     names, captions = [path.name for path, _ in found], [caption for _, caption in found]
     pictures = [picture_of(str(path)) for path, _ in found]
-    for event in look(names, pictures, captions, judge_of(desk, judge)):
+    for event in look(names, pictures, captions, judge()):
         if isinstance(event, LookEvent):
             if stop.is_set():
                 return

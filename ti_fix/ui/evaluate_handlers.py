@@ -84,9 +84,9 @@ def begin(
         against: ids.
         as_stored: see `Wish`.
         run_name: see `Wish`.
-        *values: judge and DINO (see `Wish`), then those of the form in the order of its fields.
+        *values: judge, whether to fetch it, and DINO (see `Wish`), then those of the form in the order of its fields.
     """
-    judge, dino, *settings = values
+    judge, download, dino, *settings = values
     wish = Wish(
         entry=entry or "",
         against=tuple(against or ()),
@@ -95,6 +95,7 @@ def begin(
         run_name=run_name or "",
         references=_paths(references),
         judge=judge or "",
+        download=bool(download),
         dino=dino or "",
     )
     start(desk, wish, FORM.config(settings))
@@ -102,15 +103,16 @@ def begin(
 
 
 @guarded_steps(_said)
-def look(desk: Desk, files: Sequence[Any] | None, judge: str) -> Iterator[Shown]:
+def look(desk: Desk, files: Sequence[Any] | None, judge: str, download: bool) -> Iterator[Shown]:
     """Look through training pictures, then watch.
 
     Args:
         desk: of this process.
         files: uploaded pictures with their captions; those of the Train page where there are none.
         judge: see `Wish`.
+        download: see `Wish`.
     """
-    start_look(desk, _paths(files), judge or "")
+    start_look(desk, _paths(files), judge or "", download=download)
     yield from _watched(bench_of(desk))
 
 

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image, ImageOps
 
 from ti_fix.errors import WrongUse
-from ti_fix.evaluate import Backbone, from_file, interrogator_file
+from ti_fix.evaluate import Backbone, from_file, interrogator_file, named
 from ti_fix.evaluate.features import OFFERS
 from ti_fix.ui.desk import Desk
+
+NAMED = re.compile(r"[A-Za-z0-9][\w-]*/[\w-]+")
+"""ARCHITECTURE/WEIGHTS of open_clip: nothing that begins as a path does or ends as a file does."""
 
 MASK = "-mask"
 """End of the name of a picture that says where the subject of another is: white there."""
 
 
-def judge_of(desk: Desk, path: str) -> Backbone:
-    """The judge from a file, or the interrogator's, or the small models' own where one of them is loaded.
+def judge_of(desk: Desk, name: str, *, download: bool = False) -> Backbone:
+    """The judge from a file, by open_clip's name, the interrogator's, or the small models' own where one is loaded.
+
+    Args:
+        desk: of this process.
+        name: a file, ARCHITECTURE/WEIGHTS, or empty for the one that is here.
+        download: the user has agreed to fetch what is named.
 
     Raises:
+        NeedsDownload: it is not here and nobody has agreed; tells size, licence and source.
         TiFixError: there is none; names what can be had.
     """
-    if path.strip():
-        return from_file(Path(path.strip()).expanduser())
+    name = name.strip()
+    path = Path(name).expanduser()
+    if name:
+        by_name = NAMED.fullmatch(name) and not path.is_file()
+        return named(name, download=download) if by_name else from_file(path)
     own = desk.host.judge()
     if own is not None:
         return own
@@ -32,7 +45,7 @@ def judge_of(desk: Desk, path: str) -> Backbone:
         offers = "; ".join(map(str, OFFERS.values()))
         raise WrongUse(
             "No judge is here. Use the WebUI's Interrogate CLIP once, which fetches one (890 MB), or give the weights "
-            f"of a CLIP as a file under Judge. Known ones: {offers}."
+            f"of a CLIP as a file under Judge, or one of these names: {offers}."
         )
     return from_file(found)
 

@@ -114,8 +114,8 @@ def _load(desk: Desk, path: Path) -> Embedding:
     Raises:
         WrongUse: it holds none.
     """
-    family = desk.host.family()
-    found = [each for one in scan([path], family=family) for each in clean(one)]
+    judged = scan([path], family=desk.host.family() or desk.host.training_host().model().family)
+    found = [each for one in judged for each in clean(one)]
     if not found:
         raise WrongUse(f"{path.name} holds no embedding that the loaded model can use; load the model of the run.")
     return found[0]

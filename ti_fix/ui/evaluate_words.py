@@ -20,7 +20,11 @@ LABELS = MappingProxyType(
         "as_stored": "Compare also with the file as stored, not repaired",
         "run": "Steps of a training run",
         "judge": "Judge",
-        "judge_hint": "Weights of a CLIP in a file. Left empty: the one that Interrogate has fetched before.",
+        "judge_hint": (
+            "Weights of a CLIP in a file, or open_clip's name such as ViT-B-32/laion2b_s34b_b79k. "
+            "Left empty: the one that Interrogate has fetched before."
+        ),
+        "fetch": "Yes, fetch the named judge if it is not here (size, licence and source are told first)",
         "dino": "DINO",
         "dino_hint": "Weights of DINO or DINOv2 in a file, for a second opinion on likeness. May stay empty.",
         "start": "Evaluate",

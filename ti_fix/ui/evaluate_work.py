@@ -48,7 +48,9 @@ class Wish:
         prompts: with ``[name]``; the usual ones where there are none.
         run_name: of a training run whose steps are compared too; empty for none.
         references: paths of pictures that were uploaded; ``NAME-mask.png`` beside them is where the subject is.
-        judge, dino: files; empty for the interrogator's CLIP, and for none.
+        judge: a file or open_clip's name; empty for the interrogator's CLIP.
+        download: fetch the judge that is named, if it is not here.
+        dino: a file; empty for none.
     """
 
     entry: str
@@ -58,6 +60,7 @@ class Wish:
     run_name: str = ""
     references: tuple[str, ...] = ()
     judge: str = ""
+    download: bool = False
     dino: str = ""
 
 
@@ -105,7 +108,7 @@ def _events(
     desk: Desk, bench: Bench, wish: Wish, config: EvalConfig, embedding: Embedding, stop: threading.Event
 ) -> Iterator[Progress | Outcome]:
     yield Progress(done=0, total=0, note=LABELS["getting_ready"])
-    judge = judge_of(desk, wish.judge)
+    judge = judge_of(desk, wish.judge, download=wish.download)
     host = desk.host.training_host()
     model = host.model()
     sides = sides_of(desk, wish, config, embedding)
