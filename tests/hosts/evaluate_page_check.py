@@ -80,7 +80,7 @@ class EvaluatePageCheck:
         self.page.locator("#tabs > .tab-nav > button", has_text=re.compile("txt2img", re.IGNORECASE)).first.click()
         long = ", ".join(["a quiet long story about nothing at all"] * 12)
         self._fill("#txt2img_prompt", f"{long}, a {NAME} beside a blue star")
-        for name, value in {"width": 192, "height": SIDE, "steps": 8, "batch_size": 2, "cfg_scale": 4}.items():
+        for name, value in {"width": 192, "height": SIDE, "steps": 6, "batch_size": 2, "cfg_scale": 4}.items():
             self._fill(f"#txt2img_{name}", value)
         fold = self.page.locator("#ti_fix_maps_txt2img")
         fold.locator(".label-wrap").first.click()
@@ -152,7 +152,7 @@ class EvaluatePageCheck:
         self._form({"class_word": "star", "seeds": 200})
         self._press("start")
         self._said(r"of [46]00")
-        self.page.wait_for_timeout(12_000)
+        self._said(r"[3-9] of [46]00")
         self._press("stop")
         self._find("start").locator("visible=true").first.wait_for()
         self.page.wait_for_function(
@@ -180,7 +180,7 @@ class EvaluatePageCheck:
         self.page.wait_for_timeout(2500)
 
     def _form(self, values: dict[str, object]) -> None:
-        for name, value in {"width": SIDE, "height": SIDE, "steps": 8, "cfg_scale": 4, **values}.items():
+        for name, value in {"width": SIDE, "height": SIDE, "steps": 6, "cfg_scale": 4, **values}.items():
             self._fill(f"#ti_fix_evaluate_{name}", value)
 
     def _judge(self) -> None:
