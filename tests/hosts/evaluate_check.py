@@ -36,10 +36,12 @@ def run(what: Installation, data: Path, shots: Path, table: Table, versions: dic
     what = replace(what, extensions=(*what.extensions, HERE / "inside"), environment=inside)
     with Webui(what, data, files.MODEL, HERE.parent.parent) as webui:
         versions.update(webui.versions())
-        MapsCheck(webui, shots, table).run()
-        short_run(webui, data / "pictures", table)
         with page_check.opened(webui.url) as page:
-            EvaluatePageCheck(page, judge, pictures, shots, table).run()
+            visit = EvaluatePageCheck(page, judge, pictures, shots, table)
+            visit.first()
+            MapsCheck(webui, shots, table).run()
+            short_run(webui, data / "pictures", table)
+            visit.then()
 
 
 def short_run(webui: Webui, pictures: Path, table: Table) -> None:
