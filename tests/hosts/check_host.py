@@ -15,8 +15,9 @@ python3 run.py check-host --url URL --embeddings FOLDER
     meanwhile. Switching models, LoRAs and Reload UI are checked with --webui only
     --auth NAME:PASSWORD  of its --api-auth
 
-                        and, only when named, page: the Files page in a browser; needs the package playwright and
-                        a Chromium; pictures of each step go to --shots FOLDER (out/page)
+                        and, only when named, page: the Files page in a browser; evaluate: attention maps, and the
+                        Evaluate page in a browser, with the small real model. A browser needs the package playwright
+                        and a Chromium; pictures of each step go to --shots FOLDER (out/page)
     --cases F01,D       only the cases whose ids begin so
     --report FILE       write the table as Markdown
 """
@@ -27,6 +28,7 @@ import argparse
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.hosts import host_cases
@@ -39,7 +41,7 @@ from tests.hosts.webui_client import Client, Failed
 from tests.hosts.webui_process import Installation
 
 PARTS = ("contract", "cases", "changes")
-WITH_PAGE = (*PARTS, "page")
+WITH_PAGE = (*PARTS, "page", "evaluate")
 
 
 class CannotCheck(Exception):
@@ -63,18 +65,19 @@ def installation(arguments: argparse.Namespace, folder: Path) -> Installation:
     python = arguments.python or next((p for p in own if p.exists()), None)
     if python is None:
         raise CannotCheck(f"{path} has no venv folder; name the WebUI's Python with --python.")
-    needed = () if arguments.models else _tiny(path, folder)
+    needed = () if arguments.models else _tiny(path, folder, arguments.parts)
     models = arguments.models or folder
     if "sdxl" not in checkpoints(models):
         raise CannotCheck(f"{models} holds no SDXL checkpoint (.safetensors).")
     return Installation(path, python.absolute(), models, (*needed, *arguments.extension), tuple(arguments.flags))
 
 
-def _tiny(path: Path, folder: Path) -> tuple[Path, ...]:
+def _tiny(path: Path, folder: Path, parts: Sequence[str]) -> tuple[Path, ...]:
     """Write tiny checkpoints; the extensions that the WebUI needs to load them."""
     from tests.hosts import tiny_checkpoints  # diffusers: seconds that a command line with a mistake need not wait for
 
-    return tiny_checkpoints.write(path, folder)
+    write = tiny_checkpoints.write_small if list(parts) == ["evaluate"] else tiny_checkpoints.write
+    return write(path, folder)
 
 
 def checkpoints(folder: Path) -> dict[str, str]:
@@ -102,6 +105,8 @@ def check_installed(arguments: argparse.Namespace) -> Report:
                 cases = check.cases(host_cases.names(arguments.cases))
             if "page" in arguments.parts:
                 check.page(arguments.shots)
+            if "evaluate" in arguments.parts:
+                check.evaluate(arguments.shots)
             if "changes" in arguments.parts:
                 check.without()
                 check.with_ti_fix()

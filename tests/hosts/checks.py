@@ -98,6 +98,12 @@ class Check:
             picture = ways_check.put(data / "embeddings", shots)
             ways_check.drive(page, shots, picture, self.table)
 
+    def evaluate(self, shots: Path) -> None:
+        """Attention maps, and the Evaluate page in a browser, with the small real model."""
+        from tests.hosts import evaluate_check  # diffusers: seconds that the other parts need not wait for
+
+        evaluate_check.run(self.what, self.data / "evaluate", shots, self.table, self.versions)
+
     def without(self) -> None:
         """How the WebUI draws by itself: with healthy files only, so that all other triggers are plain text."""
         files.put(self.folder, [s for s in files.samples() if "" in (s.label, s.sd15)])
