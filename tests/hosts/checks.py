@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.hosts import page_check
 from tests.hosts import sample_files as files
+from tests.hosts.align_checks import AlignCheck
 from tests.hosts.case_checks import HIRES, CaseCheck
 from tests.hosts.host_cases import Name
 from tests.hosts.table import Faults, Table
@@ -83,6 +84,10 @@ class Check:
             cases = CaseCheck(webui, data / "embeddings", names, self.table, self.models, lora=True)
             cases.run()
         return cases
+
+    def align(self) -> None:
+        """Damaged checkpoints."""
+        AlignCheck(self.what, self.data / "align", self.models, self.table).run()
 
     def page(self, shots: Path) -> None:
         """The Files page in a browser."""

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.cases import folder
-from tests.hosts import sample_files as files
 from tests.hosts.table import Faults, Table
-from tests.ui.browser.drive import FLAGS, PATIENCE, WIDE, Visit, chromium, entered
+from tests.ui.browser.drive import FLAGS, PATIENCE, WIDE, Visit, chromium, entered, themes
 
 MANY = 150
 """Broken files for the batch, so that there is time to stop it."""
@@ -30,7 +29,8 @@ def put(where: Path, loras: Path) -> None:
         path = where / "many" / f"ckmany{number:03d}.safetensors"
         path.parent.mkdir(exist_ok=True)
         shutil.copyfile(folder() / "handover" / "S01" / "swapped.safetensors", path)
-    files.bundle(loras / "ckbundle.safetensors")
+    loras.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(folder() / "handover" / "X03" / "bundledXL.safetensors", loras / "ckbundle.safetensors")
 
 
 @dataclass
@@ -53,8 +53,9 @@ class PageCheck:
         """Everything, in the order in which a user would do it."""
         for step in (self.opens, self.searches, self.details, self.repairs, self.undoes, self.splits):
             self._row(step)
-        for step in (self.exports, self.extracts, self.copies_and_adds, self.stops_a_batch, self.settings):
+        for step in (self.exports, self.extracts, self.copies_and_adds, self.stops_a_batch, self.themes):
             self._row(step)
+        self._row(self.settings)
 
     def _row(self, step: Callable[[Faults], None]) -> None:
         with self.table.row(f"page: {step.__doc__}") as faults:
@@ -87,7 +88,8 @@ class PageCheck:
         """it lists the folder when it comes into sight"""
         Visit(self.page, self.shots).tab("Files")
         self._find("table").locator("tr[data-ti-fix]").first.wait_for()
-        faults.unless(f"{MANY + 6}" in self._find("chips").inner_text(), self._find("chips").inner_text())
+        counts = self._find("chips").first.inner_text()
+        faults.unless(f"{MANY + 6}" in counts, counts)
 
     def searches(self, faults: Faults) -> None:
         """search and filter narrow the list"""
@@ -148,7 +150,7 @@ class PageCheck:
         self._said("1 LoRA with embeddings")
         self._press("take")
         self._said("taken out")
-        faults.unless(bool(list(self.root.glob("ckbundled*.safetensors"))), "no file")
+        faults.unless((self.root / "hero.safetensors").exists(), f"no file: {self._find('status').first.inner_text()}")
 
     def copies_and_adds(self, faults: Faults) -> None:
         """Copy and Add to txt2img"""
@@ -171,6 +173,14 @@ class PageCheck:
         self._said("Stopped|repaired on disk")
         done = len(list((self.root / "ti_fix_backup").rglob("ckmany*.bak")))
         faults.unless(0 < done < MANY, f"{done} of {MANY} were repaired")
+
+    def themes(self, faults: Faults) -> None:
+        """every page in light and dark, wide and on a phone: nothing cut off, nothing unreadable"""
+        self.page.locator("#tabs > .tab-nav > button", has_text="TI Fix").first.click()
+        self._find("batch").locator(".label-wrap").first.click()
+        visit = Visit(self.page, self.shots)
+        themes(visit)
+        faults.extend(dict.fromkeys(visit.faults))
 
     def settings(self, faults: Faults) -> None:
         """the settings page has its section"""

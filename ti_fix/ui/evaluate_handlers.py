@@ -92,6 +92,8 @@ def begin(
         judge=judge or "",
         dino=dino or "",
     )
+    if wish.judge or wish.dino:
+        desk.refuse_strangers()
     start(desk, wish, FORM.config(values))
     yield from _watched(bench_of(desk))
 
