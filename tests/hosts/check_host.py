@@ -108,6 +108,7 @@ def check_installed(arguments: argparse.Namespace) -> Report:
             if "changes" in arguments.parts:
                 check.without()
                 check.with_ti_fix()
+                check.update()
         except Failed as error:
             check.table.add("the WebUI runs", False, str(error))
     return Report(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.cases import folder
 from tests.hosts.table import Faults, Table
+from tests.hosts.webui_client import Client
 from tests.ui.browser.drive import FLAGS, PATIENCE, WIDE, Visit, chromium, entered, themes
 
 MANY = 150
@@ -39,12 +40,16 @@ class PageCheck:
 
     Attributes:
         page: of playwright, open on the WebUI.
+        webui: the same WebUI.
+        models: family -> file name of a checkpoint.
         root: the embeddings folder.
         shots: where the pictures go.
         table: is continued.
     """
 
     page: Any
+    webui: Client
+    models: Mapping[str, str]
     root: Path
     shots: Path
     table: Table
@@ -55,6 +60,7 @@ class PageCheck:
             self._row(step)
         for step in (self.exports, self.extracts, self.copies_and_adds, self.stops_a_batch, self.themes):
             self._row(step)
+        self._row(self.cards)
         self._row(self.settings)
 
     def _row(self, step: Callable[[Faults], None]) -> None:
@@ -181,6 +187,28 @@ class PageCheck:
         visit = Visit(self.page, self.shots)
         themes(visit)
         faults.extend(dict.fromkeys(visit.faults))
+
+    def cards(self, faults: Faults) -> None:
+        """the WebUI's cards are what prompts can use, also after a switch of the model"""
+        self.page.locator("#tabs > .tab-nav > button", has_text=re.compile("txt2img", re.IGNORECASE)).first.click()
+        tabs = self.page.locator("#txt2img_extra_tabs > .tab-nav > button")
+        tabs.filter(has_text="Textual Inversion").first.click()
+        for family in (*self.models, "sdxl"):
+            self.webui.options(sd_model_checkpoint=self.models[family])
+            self.webui.picture("a cat")  # some WebUIs load a model only when a picture is asked for
+            self.page.locator("#txt2img_textual_inversion_extra_refresh").click()
+            wanted = self.webui.loaded()
+            for _ in range(20):
+                self.page.wait_for_timeout(500)
+                shown = self._cards()
+                if shown == wanted:
+                    break
+            faults.unless(bool(wanted), f"{family}: nothing is listed")
+            faults.unless(shown == wanted, f"{family}: {sorted(shown ^ wanted)[:5]} of {len(shown)}, {len(wanted)}")
+
+    def _cards(self) -> set[str]:
+        script = "cards => cards.map(card => card.dataset.name)"
+        return set(self.page.locator("#txt2img_textual_inversion_cards .card").evaluate_all(script))
 
     def settings(self, faults: Faults) -> None:
         """the settings page has its section"""
