@@ -8,7 +8,7 @@ python3 run.py check-host --webui PATH [-- FLAGS]
     --extension FOLDER  a further extension that this installation needs; may be repeated
     --parts PART …      only some of: contract (what ti_fix relies on inside the WebUI, docs/hosts.md), cases (the
                         public reports), align (damaged checkpoints, docs/align.md), changes (files that come, change
-                        and go; settings; other models)
+                        and go; settings; other models), update (another release of ti_fix on disk, then Reload UI)
     -- FLAGS            further flags for the WebUI, such as --use-cpu all --no-half
 
 python3 run.py check-host --url URL --embeddings FOLDER
@@ -39,7 +39,7 @@ from tests.hosts.table import Table
 from tests.hosts.webui_client import Client, Failed
 from tests.hosts.webui_process import Installation
 
-PARTS = ("contract", "cases", "align", "changes")
+PARTS = ("contract", "cases", "align", "changes", "update")
 WITH_PAGE = (*PARTS, "page")
 
 
@@ -108,6 +108,7 @@ def check_installed(arguments: argparse.Namespace) -> Report:
             if "changes" in arguments.parts:
                 check.without()
                 check.with_ti_fix()
+            if "update" in arguments.parts:
                 check.update()
         except Failed as error:
             check.table.add("the WebUI runs", False, str(error))
