@@ -7,7 +7,8 @@ python3 run.py check-host --webui PATH [-- FLAGS]
     --models FOLDER     checkpoints (.safetensors) to use instead of the tiny ones: one for SDXL, and one for SD1.5
     --extension FOLDER  a further extension that this installation needs; may be repeated
     --parts PART …      only some of: contract (what ti_fix relies on inside the WebUI, docs/hosts.md), cases (the
-                        public reports), changes (files that come, change and go; settings; other models)
+                        public reports), align (damaged checkpoints, docs/align.md), changes (files that come, change
+                        and go; settings; other models), update (another release of ti_fix on disk, then Reload UI)
     -- FLAGS            further flags for the WebUI, such as --use-cpu all --no-half
 
 python3 run.py check-host --url URL --embeddings FOLDER
@@ -40,7 +41,7 @@ from tests.hosts.table import Table
 from tests.hosts.webui_client import Client, Failed
 from tests.hosts.webui_process import Installation
 
-PARTS = ("contract", "cases", "changes")
+PARTS = ("contract", "cases", "align", "changes", "update")
 WITH_PAGE = (*PARTS, "page", "evaluate")
 
 
@@ -103,6 +104,8 @@ def check_installed(arguments: argparse.Namespace) -> Report:
                 check.contract()
             if "cases" in arguments.parts:
                 cases = check.cases(host_cases.names(arguments.cases))
+            if "align" in arguments.parts:
+                check.align()
             if "page" in arguments.parts:
                 check.page(arguments.shots)
             if "evaluate" in arguments.parts:
@@ -110,6 +113,8 @@ def check_installed(arguments: argparse.Namespace) -> Report:
             if "changes" in arguments.parts:
                 check.without()
                 check.with_ti_fix()
+            if "update" in arguments.parts:
+                check.update()
         except Failed as error:
             check.table.add("the WebUI runs", False, str(error))
     return Report(

@@ -48,7 +48,7 @@ class Report:
     def markdown(self) -> str:
         """The whole."""
         wrong = "\n".join(f"- {what}: {note}" for what, _, note in self.wrong) or "None."
-        others = "\n".join(f"- {'ok' if right else 'FAIL'}: {what}" for what, right, _ in self._others())
+        others = "\n".join(_line(*each) for each in self._others())
         return f"""# A WebUI checked with ti_fix {__version__}
 
 Written by `python3 run.py check-host`. Each case is a public report (tests/data/README.md) in a sub-folder of the
@@ -75,3 +75,7 @@ grey levels.
     def _others(self) -> list[tuple[str, bool, str]]:
         titles = {row.title for row in self.rows}
         return [each for each in self.checks if each[0] not in titles]
+
+
+def _line(what: str, right: bool, note: str) -> str:
+    return f"- {'ok' if right else 'FAIL'}: {what}" + (f" ({note})" if note else "")
