@@ -15,6 +15,8 @@ python3 run.py check-host --url URL --embeddings FOLDER
     meanwhile. Switching models, LoRAs and Reload UI are checked with --webui only
     --auth NAME:PASSWORD  of its --api-auth
 
+                        and, only when named, training: the loaded model is trained on and given back; run it with the
+                        Python of the project's .venv
                         and, only when named, page: the Files page in a browser; needs the package playwright and
                         a Chromium; pictures of each step go to --shots FOLDER (out/page)
     --cases F01,D       only the cases whose ids begin so
@@ -39,7 +41,7 @@ from tests.hosts.webui_client import Client, Failed
 from tests.hosts.webui_process import Installation
 
 PARTS = ("contract", "cases", "changes")
-WITH_PAGE = (*PARTS, "page")
+ALL_PARTS = (*PARTS, "training", "page")
 
 
 class CannotCheck(Exception):
@@ -100,6 +102,8 @@ def check_installed(arguments: argparse.Namespace) -> Report:
                 check.contract()
             if "cases" in arguments.parts:
                 cases = check.cases(host_cases.names(arguments.cases))
+            if "training" in arguments.parts:
+                _training(what, folder / "training", check.table)
             if "page" in arguments.parts:
                 check.page(arguments.shots)
             if "changes" in arguments.parts:
@@ -110,6 +114,15 @@ def check_installed(arguments: argparse.Namespace) -> Report:
     return Report(
         check.table.rows, cases.rows if cases else [], check.versions, tuple(cases.identical if cases else ())
     )
+
+
+def _training(what: Installation, data: Path, table: Table) -> None:
+    """The part that compares with the standalone host."""
+    try:
+        from tests.hosts.check_training import CheckTraining
+    except ModuleNotFoundError as missing:
+        raise CannotCheck(f"{missing.name} is missing; run it with: .venv/bin/python run.py check-host …") from None
+    CheckTraining(what, data, checkpoints(what.models), table).run()
 
 
 def check_url(arguments: argparse.Namespace) -> Report:
@@ -141,18 +154,24 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--extension", type=Path, action="append", default=[])
     made.add_argument("--embeddings", type=Path)
     made.add_argument("--auth", default="")
-    made.add_argument("--parts", nargs="+", choices=WITH_PAGE, default=PARTS)
+    made.add_argument("--parts", nargs="+", choices=ALL_PARTS, default=PARTS)
     made.add_argument("--cases", default="")
     made.add_argument("--shots", type=Path, default=Path("out/page"))
     made.add_argument("--report", type=Path)
     return made
 
 
-def main(argv: list[str]) -> int:
-    """Carry out a command line; 0 when all is right, 1 when something is not, 2 when it cannot be checked."""
+def parsed(argv: list[str]) -> argparse.Namespace:
+    """A command line, with what follows ``--`` as `flags`."""
     cut = argv.index("--") if "--" in argv else len(argv)
     arguments = parser().parse_args(argv[:cut])
     arguments.flags = argv[cut + 1 :]
+    return arguments
+
+
+def main(argv: list[str]) -> int:
+    """Carry out a command line; 0 when all is right, 1 when something is not, 2 when it cannot be checked."""
+    arguments = parsed(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the WebUI is stopped and its folder removed
     try:
         report = check_installed(arguments) if arguments.webui else check_url(arguments)
