@@ -21,7 +21,7 @@ from ti_fix.convert.ladder import TOGETHER, Rung
 from ti_fix.convert.linear import LeftOut
 from ti_fix.convert.tables import TablePair, parted
 
-ASKED = 4000
+ASKED = 2000
 """Words at most that calibrate."""
 
 FEWEST = 1000

@@ -39,13 +39,18 @@ class Learned:
         key: hash of the tables.
         facts: see `TablePair.facts`.
         index: finds near words.
-        mapping: the linear map.
+        left_out: the linear map, and what it would be without each word.
     """
 
     key: str
     facts: Mapping[str, Tensor]
     index: Index
-    mapping: LinearMap
+    left_out: LeftOut
+
+    @property
+    def mapping(self) -> LinearMap:
+        """The linear map itself."""
+        return self.left_out.mapping
 
     def pair(self, left: Tensor, right: Tensor) -> TablePair:
         """The words over the tables that this was learned from."""
@@ -82,7 +87,7 @@ def calibration_of(pair: TablePair, learned: Learned, cache: Path | None) -> Cal
     path = cache / f"worth-{learned.key}.safetensors" if cache else None
     known = _kept(path, lambda tensors: Calibration(**tensors))
     if known is None:
-        known = calibrate(pair, LeftOut.of(learned.mapping, Moments.of(pair)))
+        known = calibrate(pair, learned.left_out)
         _keep(path, {name: getattr(known, name) for name in Calibration.__dataclass_fields__})
     return known
 
@@ -90,10 +95,10 @@ def calibration_of(pair: TablePair, learned: Learned, cache: Path | None) -> Cal
 def _learn(vocabulary: Vocabulary, source: str, target: str, key: str) -> Learned:
     pair = TablePair.of(vocabulary, source, target)
     moments = Moments.of(pair)
-    mapping = fit(pair, moments=moments)
+    left_out = LeftOut.of(fit(pair, moments=moments), moments)
     axes = _main_axes(moments.covariance)
     short = torch.cat([pair.meanings(rows.cpu()) @ axes for rows, _ in pair.blocks()])
-    return Learned(key=key, facts=pair.facts, index=Index(axes=axes, short=short), mapping=mapping)
+    return Learned(key=key, facts=pair.facts, index=Index(axes=axes, short=short), left_out=left_out)
 
 
 def _main_axes(covariance: Tensor) -> Tensor:
@@ -131,6 +136,7 @@ def _pack(learned: Learned) -> dict[str, Tensor]:
         **learned.facts,
         "axes": learned.index.axes,
         "short": learned.index.short.half(),
+        "inverse": learned.left_out.inverse,
         "weight": mapping.weight,
         "source_mean": mapping.source_mean,
         "target_mean": mapping.target_mean,
@@ -149,4 +155,9 @@ def _unpack(key: str, kept: dict[str, Tensor]) -> Learned:
         cosine=cosine,
     )
     index = Index(axes=kept["axes"], short=kept["short"].float())
-    return Learned(key=key, facts={name: kept[name] for name in FACTS}, index=index, mapping=mapping)
+    return Learned(
+        key=key,
+        facts={name: kept[name] for name in FACTS},
+        index=index,
+        left_out=LeftOut(mapping=mapping, inverse=kept["inverse"]),
+    )

@@ -101,7 +101,7 @@ class LeftOut:
 
     Attributes:
         mapping: fitted on all words.
-        inverse: of the damped covariance, (source width, source width) float64.
+        inverse: of the damped covariance, (source width, source width).
     """
 
     mapping: LinearMap
@@ -113,26 +113,30 @@ class LeftOut:
         covariance = moments.covariance
         damping = (mapping.penalty * covariance.diagonal().mean()).clamp(min=1e-12)
         return cls(
-            mapping=mapping, inverse=torch.linalg.inv(covariance + damping * torch.eye(len(covariance)).double())
+            mapping=mapping,
+            inverse=torch.linalg.inv(covariance + damping * torch.eye(len(covariance)).double()).float(),
         )
 
     def map(self, vectors: Tensor, source: Tensor, target: Tensor) -> Tensor:
         """Map vectors (n, source width), each without one word whose rows in both tables are given."""
-        centred = source - self.mapping.source_mean
         residual = target - self.mapping(source)
-        pulled = centred @ self.inverse.float()
-        leverage = (pulled * centred).sum(1).clamp(max=0.999)
-        share = ((vectors - self.mapping.source_mean) * pulled).sum(1) / (1 - leverage)
+        pulled = (source - self.mapping.source_mean) @ self.inverse
+        share = ((vectors - self.mapping.source_mean) * pulled).sum(1) / (1 - self._leverage(source))
         return self.mapping(vectors) - share[:, None] * residual
 
     def worth(self, pair: TablePair) -> Tensor:
         """Cosine of each word's unseen conversion with the truth, the common part taken off: (words,)."""
         centre = self.mapping.target_mean
-        parts = [
-            torch.cosine_similarity(self.map(source, source, target) - centre, target - centre, dim=1)
-            for source, target in ((left.cpu(), right.cpu()) for left, right in pair.blocks())
-        ]
-        return torch.cat(parts)
+        cosines = []
+        for source, target in ((left.cpu(), right.cpu()) for left, right in pair.blocks()):
+            missed = (target - self.mapping(source)) / (1 - self._leverage(source))[:, None]
+            cosines.append(torch.cosine_similarity(target - missed - centre, target - centre, dim=1))
+        return torch.cat(cosines)
+
+    def _leverage(self, source: Tensor) -> Tensor:
+        """How much each word pulls the map to itself, (n,) below 1."""
+        centred = source - self.mapping.source_mean
+        return ((centred @ self.inverse) * centred).sum(1).clamp(max=0.999)
 
 
 class _Solver:

@@ -29,7 +29,7 @@ BLOCK = 4096
 
 FACTS = ("ids", "source_norms", "target_norms", "centre")
 
-SHORTLIST = 128
+SHORTLIST = 96
 """Words that the index puts forward for each vector; the nearest of them are then found exactly."""
 
 

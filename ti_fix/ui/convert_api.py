@@ -27,6 +27,7 @@ def convert_files(desk: Desk, values: Values) -> dict[str, Any]:
         )
     config = ConvertConfig(method=values.get("method", "auto"))
     validate(config)
-    events = room.events(wanted(confined, values), config, threading.Event(), write=bool(values.get("write", True)))
+    writing = desk.writing if values.get("write", True) else None
+    events = room.events(wanted(confined, values), config, threading.Event(), writing=writing)
     root = desk.output_folder
     return {"results": [as_dict(each, root) for each in events if isinstance(each, Converted)]}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from ti_fix.ui.progress import Outcome
 
 CACHE = Path(__file__).resolve().parents[2] / "cache"
 """What was learned of checkpoints, beside the extension's code; the load hook uses the same folder."""
+
+Writing = Callable[[], AbstractContextManager[None]]
+"""`Desk.writing` or `Desk.writing_from_page`."""
 
 ENDINGS = {SDXL.name: "-sdxl", SD15.name: "-sd15"}
 """What is put behind a trigger, as the original keeps its own."""
@@ -77,16 +81,16 @@ class ConvertDesk:
         config: ConvertConfig,
         stop: threading.Event,
         *,
-        write: bool,
+        writing: Writing | None,
         drawn: bool = False,
     ) -> Iterator[Progress | Converted | Outcome]:
-        """Convert several; with `write` into files beside the originals, which the host then reads.
+        """Convert several; with `writing` into files beside the originals, which the host then reads.
 
         Args:
             entries: of the list.
             config: how.
             stop: looked at between two embeddings.
-            write: make files.
+            writing: how the folders are held while a file is written; None writes nothing.
             drawn: make test pictures too; only where the program lends its model.
         """
         yield Progress(done=0, total=len(entries), note="Reading the words of the loaded model.")
@@ -96,7 +100,7 @@ class ConvertDesk:
             yield Progress(done=number, total=len(entries), note=entry.where[0])
             if stop.is_set():
                 break
-            each = self._one(entry, target, vocabulary, config, stop, write=write)
+            each = self._one(entry, target, vocabulary, config, stop, writing)
             if drawn and each.conversion is not None:
                 yield Progress(done=number, total=len(entries), note=f"{entry.where[0]}: drawing test pictures.")
                 host = self.desk.host
@@ -107,7 +111,7 @@ class ConvertDesk:
         if any(each.path for each in done):
             yield from self.desk.library.refresh()
             self.desk.host.refresh_embeddings()
-        yield _outcome(done, len(entries), write=write)
+        yield _outcome(done, len(entries), write=writing is not None)
 
     def _target(self, config: ConvertConfig) -> tuple[Target, Vocabulary | None]:
         family, vocabulary = self.family, self.desk.host.vocabulary()
@@ -126,8 +130,7 @@ class ConvertDesk:
         vocabulary: Vocabulary | None,
         config: ConvertConfig,
         stop: threading.Event,
-        *,
-        write: bool,
+        writing: Writing | None,
     ) -> Converted:
         try:
             judged = self.desk.library.load(entry)
@@ -135,15 +138,15 @@ class ConvertDesk:
             *_, last = convert(self.desk.host.fit(before), target, config, stop.is_set)
             assert isinstance(last, Conversion)
             last = replace(last, embedding=self.desk.host.publish(last.embedding))
-            path = self._write(last.embedding, target.family) if write else None
+            path = self._write(last.embedding, target.family, writing) if writing else None
         except TiFixError as error:
             return Converted(name=entry.trigger, problem=str(error))
         words = _words(self.desk.host.fit(last.embedding), vocabulary)
         return Converted(name=entry.trigger, before=before, conversion=last, words=words, path=path)
 
-    def _write(self, embedding: Embedding, family: Family) -> Path:
+    def _write(self, embedding: Embedding, family: Family, writing: Writing) -> Path:
         named = replace(embedding, name=file_name(embedding.name + ENDINGS[family.name]), aliases=())
-        with self.desk.writing():
+        with writing():
             path = self.desk.output_folder / f"{named.name}.safetensors"
             data = to_bytes(named, family=family)
             if not (path.is_file() and path.read_bytes() == data):

@@ -67,8 +67,9 @@ def convert_chosen(
     config = ConvertConfig(method=method)
     validate(config)
     entries = _entries(room, chosen, everything)
+    writing = room.desk.writing_from_page if write else None
     title = f"Converting {len(entries):,} embedding{'s' if len(entries) != 1 else ''}"
-    room.working.start(title, lambda stop: room.events(entries, config, stop, write=write, drawn=drawn))
+    room.working.start(title, lambda stop: room.events(entries, config, stop, writing=writing, drawn=drawn))
     yield from watched(room)
 
 

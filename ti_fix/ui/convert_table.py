@@ -85,7 +85,8 @@ def bar(row: Row) -> str:
         return ""
     told = row.confidence
     low, high, middle = (round(100 * min(max(x, 0.0), 1.0)) for x in (told.low, told.high, told.expected))
-    said = f"{told.expected:.2f} ({told.low:.2f} – {told.high:.2f})"
+    expected, least, most = (round(x, 2) + 0.0 for x in (told.expected, told.low, told.high))  # no minus zero
+    said = f"{expected:.2f} ({least:.2f} – {most:.2f})"
     return (
         f'<div class="bar" role="img" aria-label="{said}"><i style="width:{middle}%"></i>'
         f'<b style="left:{low}%;width:{max(high - low, 1)}%"></b></div><small>{said}</small>'
