@@ -15,10 +15,11 @@ python3 run.py check-host --url URL --embeddings FOLDER
     meanwhile. Switching models, LoRAs and Reload UI are checked with --webui only
     --auth NAME:PASSWORD  of its --api-auth
 
-                        and, only when named, training: the loaded model is trained on and given back; run it with the
-                        Python of the project's .venv
-                        and, only when named, page: the Files page in a browser; needs the package playwright and
-                        a Chromium; pictures of each step go to --shots FOLDER (out/page)
+                        and, only when named, training: the loaded model is trained on and given back
+                        (with the Python of the project's .venv)
+                        and, only when named, train-page: the Train page in a browser, a concept that the small SDXL
+                        has no word for learned and measured (the same Python), and page: the Files page; both need
+                        the package playwright and a Chromium; pictures of each step go to --shots FOLDER (out/page)
     --cases F01,D       only the cases whose ids begin so
     --report FILE       write the table as Markdown
 """
@@ -41,7 +42,8 @@ from tests.hosts.webui_client import Client, Failed
 from tests.hosts.webui_process import Installation
 
 PARTS = ("contract", "cases", "changes")
-ALL_PARTS = (*PARTS, "training", "page")
+TRAINING = {"training", "train-page"}
+ALL_PARTS = (*PARTS, *sorted(TRAINING), "page")
 
 
 class CannotCheck(Exception):
@@ -65,18 +67,18 @@ def installation(arguments: argparse.Namespace, folder: Path) -> Installation:
     python = arguments.python or next((p for p in own if p.exists()), None)
     if python is None:
         raise CannotCheck(f"{path} has no venv folder; name the WebUI's Python with --python.")
-    needed = () if arguments.models else _tiny(path, folder)
+    needed = () if arguments.models else _tiny(path, folder, trained=bool(TRAINING & {*arguments.parts}))
     models = arguments.models or folder
     if "sdxl" not in checkpoints(models):
         raise CannotCheck(f"{models} holds no SDXL checkpoint (.safetensors).")
     return Installation(path, python.absolute(), models, (*needed, *arguments.extension), tuple(arguments.flags))
 
 
-def _tiny(path: Path, folder: Path) -> tuple[Path, ...]:
-    """Write tiny checkpoints; the extensions that the WebUI needs to load them."""
+def _tiny(path: Path, folder: Path, *, trained: bool) -> tuple[Path, ...]:
+    """Write small checkpoints; the extensions that the WebUI needs to load them."""
     from tests.hosts import tiny_checkpoints  # diffusers: seconds that a command line with a mistake need not wait for
 
-    return tiny_checkpoints.write(path, folder)
+    return tiny_checkpoints.write(path, folder, trained=trained)
 
 
 def checkpoints(folder: Path) -> dict[str, str]:
@@ -102,8 +104,8 @@ def check_installed(arguments: argparse.Namespace) -> Report:
                 check.contract()
             if "cases" in arguments.parts:
                 cases = check.cases(host_cases.names(arguments.cases))
-            if "training" in arguments.parts:
-                _training(what, folder / "training", check.table)
+            if TRAINING & {*arguments.parts}:
+                check.versions = _training(what, folder / "training", check.table, arguments)
             if "page" in arguments.parts:
                 check.page(arguments.shots)
             if "changes" in arguments.parts:
@@ -116,13 +118,15 @@ def check_installed(arguments: argparse.Namespace) -> Report:
     )
 
 
-def _training(what: Installation, data: Path, table: Table) -> None:
-    """The part that compares with the standalone host."""
+def _training(what: Installation, data: Path, table: Table, arguments: argparse.Namespace) -> dict[str, str]:
+    """The parts that compare with the standalone host; what the WebUI says of itself."""
     try:
         from tests.hosts.check_training import CheckTraining
     except ModuleNotFoundError as missing:
         raise CannotCheck(f"{missing.name} is missing; run it with: .venv/bin/python run.py check-host …") from None
-    CheckTraining(what, data, checkpoints(what.models), table).run()
+    check = CheckTraining(what, data, checkpoints(what.models), table)
+    check.run(arguments.parts, arguments.shots)
+    return check.versions
 
 
 def check_url(arguments: argparse.Namespace) -> Report:

@@ -7,8 +7,10 @@ step of a full-size model takes minutes.
 from __future__ import annotations
 
 import os
+import statistics
 import tempfile
 import time
+from collections.abc import Collection
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,8 @@ from PIL import Image
 
 from tests.hosts.checks import ROOT, Table
 from tests.hosts.inside import training
+from tests.hosts.page_check import opened
+from tests.hosts.training_page import TrainPage
 from tests.hosts.webui_process import Failed, Installation, Webui
 
 INSIDE = ROOT / "tests" / "hosts" / "inside"
@@ -27,6 +31,9 @@ PROMPTS = ("a cat", "a dog, (red:1.3), [blue]", "a house BREAK a tree")
 LEARNED = "zqxlearned"
 AGREE = 1e-4
 """Largest relative difference of a loss between this host and the standalone one, in float32."""
+
+PAIRS, SLOWER = 12, 1.10
+"""Steps that are timed, and how much longer than the bare model's they may take."""
 
 
 class CheckTraining:
@@ -37,21 +44,39 @@ class CheckTraining:
         data: a data folder of its own.
         models: family -> file name.
         table: where each outcome goes.
+
+    Attributes:
+        versions: what the WebUI says of itself.
     """
 
     def __init__(self, what: Installation, data: Path, models: dict[str, str], table: Table) -> None:
         self.what, self.data, self.models, self.table = what, data, models, table
+        self.versions: dict[str, str] = {}
 
-    def run(self) -> None:
-        """All of it, in one start of the WebUI."""
+    def run(self, parts: Collection[str], shots: Path) -> None:
+        """All of it, in one start of the WebUI.
+
+        Args:
+            parts: ``training``, ``train-page`` or both.
+            shots: where pictures of the page go.
+        """
         pictures(self.data / "pictures")
         what = replace(self.what, extensions=(*self.what.extensions, INSIDE))
         with inside_allowed(), Webui(what, self.data, self.models["sdxl"], ROOT) as webui:
-            for family, model in self.models.items():
-                webui.options(sd_model_checkpoint=model)
-                self.family(webui, family)
-            webui.options(sd_model_checkpoint=self.models["sdxl"])
-            self.through_the_api(webui)
+            self.versions = webui.versions()
+            if "train-page" in parts:
+                with opened(webui.url) as page:
+                    TrainPage(page, webui, self.data / "shown", shots, self.table).run()
+            if "training" in parts:
+                self.training(webui)
+
+    def training(self, webui: Webui) -> None:
+        """The adapters of each family from inside, then runs as a program starts them."""
+        for family, model in self.models.items():
+            webui.options(sd_model_checkpoint=model)
+            self.family(webui, family)
+        webui.options(sd_model_checkpoint=self.models["sdxl"])
+        self.through_the_api(webui)
 
     def family(self, webui: Webui, family: str) -> None:
         """The adapter of one family, from inside."""
@@ -69,7 +94,13 @@ class CheckTraining:
                 faults.unless(not outcome["said"], f"{stage}: {outcome['said']}")
         with self.table.row(f"{family}: ten steps agree with the standalone host") as faults:
             loss, vectors = self.difference(webui, family)
-            faults.unless(loss < AGREE, f"losses differ by {loss:.1e}, vectors by {vectors:.1e}")
+            faults.told = f"losses differ by {loss:.1e}, vectors by {vectors:.1e}"
+            faults.unless(loss < AGREE, faults.told)
+        with self.table.row(f"{family}: a step takes little more than the bare model in the same process") as faults:
+            times = ask(webui, "step_times", count=PAIRS)
+            ratio = statistics.median(a / b for a, b in zip(times["ours"], times["floor"], strict=True))
+            faults.told = f"{ratio:.3f} of it, median of {PAIRS} pairs, processor time"
+            faults.unless(ratio < SLOWER, faults.told)
         with self.table.row(f"{family}: pictures without the trigger are pixel-identical afterwards") as faults:
             for prompt, picture in zip(PROMPTS, plain, strict=True):
                 faults.unless(webui.picture(prompt).equals(picture), repr(prompt))
