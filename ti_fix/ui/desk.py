@@ -88,16 +88,25 @@ class Desk:
         """The same for what a visitor of the page asks for.
 
         Raises:
-            WrongUse: anybody can be that visitor.
+            WrongUse: as for `refuse_strangers`.
             Busy: as for `writing`.
+        """
+        self.refuse_strangers()
+        with self.writing():
+            yield
+
+    def refuse_strangers(self) -> None:
+        """Before the page writes a file, or looks into a folder that its visitor names.
+
+        Raises:
+            WrongUse: anybody can be that visitor.
         """
         if self.host.page_exposed():
             raise WrongUse(
-                "Other computers can reach this page without a password, so it changes no files. Start the WebUI with "
-                "--gradio-auth NAME:PASSWORD, or without --listen and --share."
+                "Other computers can reach this page without a password, so it changes no files and looks into no "
+                "folders that are named on it. Start the WebUI with --gradio-auth NAME:PASSWORD, or without --listen "
+                "and --share."
             )
-        with self.writing():
-            yield
 
     def repair(self, entry: Entry) -> Replaced:
         """Repair one embedding on disk; the caller holds `writing`.

@@ -1,4 +1,4 @@
-"""Routes ``/ti_fix/v1/evaluate…``: start an evaluation, look how far it is, stop it, fetch its report."""
+"""Routes ``/ti_fix/v1/evaluate…``: start an evaluation or a look through pictures, see how far it is, stop, report."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from ti_fix.errors import WrongUse
 from ti_fix.evaluate import EvalConfig
 from ti_fix.ui.desk import Desk
+from ti_fix.ui.evaluate_dataset import start_look
 from ti_fix.ui.evaluate_work import Wish, bench_of, start
 from ti_fix.ui.forms import typed
 
@@ -29,6 +30,7 @@ def begin(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:
         against=_texts(values, "against"),
         as_stored=bool(values.get("as_stored", False)),
         prompts=_texts(values, "prompts"),
+        run_name=str(values.get("run_name", "")),
     )
     desk.library.refreshed()
     start(desk, wish, typed(EvalConfig(), {name: values[name] for name in settings if name in values}))
@@ -55,10 +57,27 @@ def stop(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def report(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - all routes are called alike
-    """The last report, without pictures."""
+    """The last report of an embedding, without pictures."""
     last = bench_of(desk).report
     if last is None:
         raise WrongUse("There is no report yet; start an evaluation with POST evaluate.")
+    return last.as_dict()
+
+
+def begin_look(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Look through training pictures: those in ``folders`` (as for training), else those of the Train page."""
+    unknown = sorted(set(values) - {"folders"})
+    if unknown:
+        raise WrongUse(f"There is no {unknown[0]!r}; known is: folders.")
+    start_look(desk, (), "", _texts(values, "folders"))
+    return look(desk, {})
+
+
+def dataset_report(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - all routes are called alike
+    """What the last look through training pictures found."""
+    last = bench_of(desk).dataset
+    if last is None:
+        raise WrongUse("Nothing was looked through yet; start with POST evaluate/dataset.")
     return last.as_dict()
 
 
@@ -67,6 +86,8 @@ ROUTES = (
     ("evaluate", "GET", look),
     ("evaluate/stop", "POST", stop),
     ("evaluate/report", "GET", report),
+    ("evaluate/dataset", "POST", begin_look),
+    ("evaluate/dataset", "GET", dataset_report),
 )
 """Path below the prefix, method, function."""
 
