@@ -145,6 +145,7 @@ def sends(visit: Visit) -> None:
         ("ready-xq", "Evaluate it", "Evaluate", "evaluate_entry"),
     ):
         visit.tab("Files")
+        visit.fill("files_search", trigger)
         visit.press(f'#ti_fix_files_table button.name:has-text("{trigger}")')
         visit.expect("#ti_fix_files_head h3", trigger)
         visit.press(f'#ti_fix_files_head button:has-text("{button}")')
