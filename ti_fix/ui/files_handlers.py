@@ -78,7 +78,8 @@ safe_steps = guarded_steps(_told)
 @safe_steps
 def opened(desk: Desk, view: View, search: str) -> Iterator[Shown]:
     """The page comes into sight, or Refresh is pressed: read the folders, and find a running job again."""
-    view.latest.view, view.latest.search = view, search
+    if view.latest.view is None:  # else it may be newer than what this press came with
+        view.latest.view, view.latest.search = view, search
     if not desk.reading.state.active:
         desk.reading.start("Reading the embeddings", lambda _: desk.library.refresh())
     for state in desk.reading.watch(WATCH):
