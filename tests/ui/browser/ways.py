@@ -146,8 +146,8 @@ def sends(visit: Visit) -> None:
     ):
         visit.tab("Files")
         visit.fill("files_search", trigger)
-        visit.press(f'#ti_fix_files_table button.name:has-text("{trigger}")')
-        visit.expect("#ti_fix_files_head h3", trigger)
+        visit.press(f'#ti_fix_files_table button.name:has(bdi:text-is("{trigger}"))')
+        visit.page.locator(f'#ti_fix_files_head h3 bdi:text-is("{trigger}")').wait_for(timeout=PATIENCE)
         visit.press(f'#ti_fix_files_head button:has-text("{button}")')
         visit.holds(field, trigger)
         visit.look(f"sent-to-{page.lower()}")
@@ -158,6 +158,9 @@ def sends_of_webui(visit: Visit, picture: Path) -> None:
     page = visit.page
     visit.host_tab("txt2img")
     page.locator("#txt2img_prompt textarea").first.fill("a ready-xq")
+    for name, value in {"steps": 2, "width": 64, "height": 64}.items():
+        page.locator(f"#txt2img_{name} input[type=number]").first.fill(str(value))
+        page.locator(f"#txt2img_{name} input[type=number]").first.blur()
     visit.press("#txt2img_generate")
     page.locator("#txt2img_gallery img").first.wait_for(timeout=PATIENCE)
     visit.press('#ti_fix_send_txt2img button:has-text("Train on it")')
