@@ -84,14 +84,16 @@ def begin(
         against: ids.
         as_stored: see `Wish`.
         run_name: see `Wish`.
-        *values: judge, whether to fetch it, and DINO (see `Wish`), then those of the form in the order of its fields.
+        *values: whether to make maps, judge, whether to fetch it, and DINO (see `Wish`), then those of the form in
+            the order of its fields.
     """
-    judge, download, dino, *settings = values
+    maps, judge, download, dino, *settings = values
     wish = Wish(
         entry=entry or "",
         against=tuple(against or ()),
         as_stored=bool(as_stored),
         prompts=tuple(line.strip() for line in (prompts or "").splitlines() if line.strip()),
+        maps=bool(maps),
         run_name=run_name or "",
         references=_paths(references),
         judge=judge or "",
@@ -140,4 +142,6 @@ def result(bench: Bench) -> str:
     """The newest report as HTML, empty before the first."""
     if bench.newest == "dataset" and bench.dataset is not None:
         return f'<div class="report">{dataset_body(bench.dataset)}</div>'
-    return f'<div class="report">{body(bench.report, figures=bench.figures)}</div>' if bench.report else ""
+    if bench.report is None:
+        return ""
+    return f'<div class="report">{body(bench.report, figures=bench.figures, sections=bench.sections)}</div>'
