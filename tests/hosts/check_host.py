@@ -7,7 +7,8 @@ python3 run.py check-host --webui PATH [-- FLAGS]
     --models FOLDER     checkpoints (.safetensors) to use instead of the tiny ones: one for SDXL, and one for SD1.5
     --extension FOLDER  a further extension that this installation needs; may be repeated
     --parts PART …      only some of: contract (what ti_fix relies on inside the WebUI, docs/hosts.md), cases (the
-                        public reports), changes (files that come, change and go; settings; other models)
+                        public reports), align (damaged checkpoints, docs/align.md), changes (files that come, change
+                        and go; settings; other models), update (another release of ti_fix on disk, then Reload UI)
     -- FLAGS            further flags for the WebUI, such as --use-cpu all --no-half
 
 python3 run.py check-host --url URL --embeddings FOLDER
@@ -15,9 +16,14 @@ python3 run.py check-host --url URL --embeddings FOLDER
     meanwhile. Switching models, LoRAs and Reload UI are checked with --webui only
     --auth NAME:PASSWORD  of its --api-auth
 
-                        and, only when named, page: the Files page in a browser; evaluate: attention maps, and the
-                        Evaluate page in a browser, with the small real model. A browser needs the package playwright
-                        and a Chromium; pictures of each step go to --shots FOLDER (out/page)
+                        and, only when named, training: the loaded model is trained on and given back
+                        (with the Python of the project's .venv)
+                        train-page: the Train page in a browser, a concept that the small SDXL has no word for learned
+                        and measured (the same Python)
+                        page: the pages in a browser
+                        evaluate: attention maps, and the Evaluate page in a browser, with the small real model
+                        A browser needs the package playwright and a Chromium; pictures of each step go to --shots
+                        FOLDER (out/page)
     --cases F01,D       only the cases whose ids begin so
     --report FILE       write the table as Markdown
 """
@@ -40,8 +46,9 @@ from tests.hosts.table import Table
 from tests.hosts.webui_client import Client, Failed
 from tests.hosts.webui_process import Installation
 
-PARTS = ("contract", "cases", "changes")
-WITH_PAGE = (*PARTS, "page", "evaluate")
+PARTS = ("contract", "cases", "align", "changes", "update")
+TRAINING = {"training", "train-page"}
+ALL_PARTS = (*PARTS, *sorted(TRAINING), "page", "evaluate")
 
 
 class CannotCheck(Exception):
@@ -73,11 +80,12 @@ def installation(arguments: argparse.Namespace, folder: Path) -> Installation:
 
 
 def _tiny(path: Path, folder: Path, parts: Sequence[str]) -> tuple[Path, ...]:
-    """Write tiny checkpoints; the extensions that the WebUI needs to load them."""
+    """Write small checkpoints; the extensions that the WebUI needs to load them."""
     from tests.hosts import tiny_checkpoints  # diffusers: seconds that a command line with a mistake need not wait for
 
-    write = tiny_checkpoints.write_small if list(parts) == ["evaluate"] else tiny_checkpoints.write
-    return write(path, folder)
+    if list(parts) == ["evaluate"]:
+        return tiny_checkpoints.write_small(path, folder)
+    return tiny_checkpoints.write(path, folder, trained=bool(TRAINING & {*parts}))
 
 
 def checkpoints(folder: Path) -> dict[str, str]:
@@ -103,6 +111,10 @@ def check_installed(arguments: argparse.Namespace) -> Report:
                 check.contract()
             if "cases" in arguments.parts:
                 cases = check.cases(host_cases.names(arguments.cases))
+            if "align" in arguments.parts:
+                check.align()
+            if TRAINING & {*arguments.parts}:
+                check.versions = _training(what, folder / "training", check.table, arguments)
             if "page" in arguments.parts:
                 check.page(arguments.shots)
             if "evaluate" in arguments.parts:
@@ -110,11 +122,24 @@ def check_installed(arguments: argparse.Namespace) -> Report:
             if "changes" in arguments.parts:
                 check.without()
                 check.with_ti_fix()
+            if "update" in arguments.parts:
+                check.update()
         except Failed as error:
             check.table.add("the WebUI runs", False, str(error))
     return Report(
         check.table.rows, cases.rows if cases else [], check.versions, tuple(cases.identical if cases else ())
     )
+
+
+def _training(what: Installation, data: Path, table: Table, arguments: argparse.Namespace) -> dict[str, str]:
+    """The parts that compare with the standalone host; what the WebUI says of itself."""
+    try:
+        from tests.hosts.check_training import CheckTraining
+    except ModuleNotFoundError as missing:
+        raise CannotCheck(f"{missing.name} is missing; run it with: .venv/bin/python run.py check-host …") from None
+    check = CheckTraining(what, data, checkpoints(what.models), table)
+    check.run(arguments.parts, arguments.shots)
+    return check.versions
 
 
 def check_url(arguments: argparse.Namespace) -> Report:
@@ -146,18 +171,24 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--extension", type=Path, action="append", default=[])
     made.add_argument("--embeddings", type=Path)
     made.add_argument("--auth", default="")
-    made.add_argument("--parts", nargs="+", choices=WITH_PAGE, default=PARTS)
+    made.add_argument("--parts", nargs="+", choices=ALL_PARTS, default=PARTS)
     made.add_argument("--cases", default="")
     made.add_argument("--shots", type=Path, default=Path("out/page"))
     made.add_argument("--report", type=Path)
     return made
 
 
-def main(argv: list[str]) -> int:
-    """Carry out a command line; 0 when all is right, 1 when something is not, 2 when it cannot be checked."""
+def parsed(argv: list[str]) -> argparse.Namespace:
+    """A command line, with what follows ``--`` as `flags`."""
     cut = argv.index("--") if "--" in argv else len(argv)
     arguments = parser().parse_args(argv[:cut])
     arguments.flags = argv[cut + 1 :]
+    return arguments
+
+
+def main(argv: list[str]) -> int:
+    """Carry out a command line; 0 when all is right, 1 when something is not, 2 when it cannot be checked."""
+    arguments = parsed(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the WebUI is stopped and its folder removed
     try:
         report = check_installed(arguments) if arguments.webui else check_url(arguments)

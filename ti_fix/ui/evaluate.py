@@ -11,12 +11,12 @@ import gradio as gr
 
 from ti_fix.evaluate import DEFAULT_PROMPTS
 from ti_fix.train.dataset import CAPTION_ENDINGS
-from ti_fix.ui import compat, evaluate_handlers, form_view
+from ti_fix.ui import compat, evaluate_handlers, evaluate_sent_view, form_view
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.evaluate_handlers import FORM, Shown
 from ti_fix.ui.evaluate_words import LABELS
 from ti_fix.ui.markup import shown
-from ti_fix.ui.progress import draw_channel, draw_row
+from ti_fix.ui.progress import Channel, draw_channel, draw_row
 from ti_fix.ui.words import TEXTS
 
 PAGE = "evaluate"
@@ -51,7 +51,8 @@ class _Controls:
     stop: Any
     result: Any
     downloads: Any
-    opened: Any
+    channel: Channel
+    arrivals: evaluate_sent_view.Arrivals
 
     def outputs(self) -> list[Any]:
         """In the order of `_drawn`."""
@@ -66,7 +67,7 @@ def build(desk: Desk) -> None:
     judges = [c.judge, c.download, c.dino]
     given = [c.entry, c.prompts, c.references, c.against, c.as_stored, c.run_name, c.maps, *judges, *c.settings]
     opened = partial(_steps, evaluate_handlers.opened, desk)
-    compat.on(c.opened.click, opened, [], outputs, queue=True)
+    compat.on(c.channel.opened.click, opened, [], outputs, queue=True)
     compat.on(c.start.click, partial(_steps, evaluate_handlers.begin, desk), given, outputs, queue=True)
     compat.on(
         c.look.click,
@@ -76,6 +77,8 @@ def build(desk: Desk) -> None:
         queue=True,
     )
     compat.on(c.stop.click, partial(_once, evaluate_handlers.stop, desk), [], outputs)
+    filled = [c.status, c.entry, c.prompts, c.references, *c.settings]
+    evaluate_sent_view.join(desk, c.channel, c.arrivals, filled)
 
 
 def _draw(desk: Desk) -> _Controls:
@@ -100,7 +103,8 @@ def _draw(desk: Desk) -> _Controls:
         made["downloads"] = gr.File(
             label=LABELS["download"], file_count="multiple", interactive=False, visible=False, elem_id=_id("downloads")
         )
-        made["opened"] = draw_channel(PAGE).opened
+        made["channel"] = draw_channel(PAGE)
+        made["arrivals"] = evaluate_sent_view.draw()
     return _Controls(**made)
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from ti_fix.errors import WrongUse
 from ti_fix.evaluate import EvalConfig
-from ti_fix.options import validate
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.evaluate_dataset import start_look
 from ti_fix.ui.evaluate_work import Wish, bench_of, start
+from ti_fix.ui.forms import typed
 
 MAX_PROMPTS = 200
 _NOT_FROM_OUTSIDE = frozenset({"references", "judge", "dino"})
@@ -34,7 +34,7 @@ def begin(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:
         run_name=str(values.get("run_name", "")),
     )
     desk.library.refreshed()
-    start(desk, wish, _config({name: values[name] for name in settings if name in values}))
+    start(desk, wish, typed(EvalConfig(), {name: values[name] for name in settings if name in values}))
     return look(desk, {})
 
 
@@ -98,20 +98,3 @@ def _texts(values: Mapping[str, Any], name: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given) or len(given) > MAX_PROMPTS:
         raise WrongUse(f"{name} must be a list of at most {MAX_PROMPTS} texts.")
     return tuple(given)
-
-
-def _config(given: Mapping[str, Any]) -> EvalConfig:
-    base = EvalConfig()
-    for name, value in given.items():
-        default = getattr(base, name)
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool) if isinstance(default, float) else False
-        if isinstance(default, tuple):
-            fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        elif not fits:
-            fits = type(value) is type(default)
-        if not fits:
-            raise WrongUse(f"{name} is {value!r}; give a {type(default).__name__}.")
-    changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    config = replace(base, **changes)
-    validate(config)
-    return config

@@ -100,6 +100,8 @@ def begin(
         download=bool(download),
         dino=dino or "",
     )
+    if wish.judge or wish.dino:
+        desk.refuse_strangers()
     start(desk, wish, FORM.config(settings))
     yield from _watched(bench_of(desk))
 
@@ -114,6 +116,8 @@ def look(desk: Desk, files: Sequence[Any] | None, judge: str, download: bool) ->
         judge: see `Wish`.
         download: see `Wish`.
     """
+    if judge:
+        desk.refuse_strangers()
     start_look(desk, _paths(files), judge or "", download=download)
     yield from _watched(bench_of(desk))
 

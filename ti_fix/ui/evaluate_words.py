@@ -32,6 +32,13 @@ LABELS = MappingProxyType(
         "getting_ready": "Getting the judge and the model ready",
         "making": "Making pictures",
         "download": "Report to keep",
+        "sent": "Sent from other pages",
+        "sent_pictures": "Pictures to compare with:",
+        "sent_settings": "Prompt and settings are those of the picture. Look them over, then press Evaluate.",
+        "sent_no_embedding": (
+            "Prompt and settings are those of the picture, but it calls no embedding of your folders. Choose one, and "
+            "write [name] where it comes in the prompt."
+        ),
         "dataset": "Training pictures",
         "dataset_hint": (
             "Finds captions that do not fit, pictures that do not belong, and copies, before you train. "

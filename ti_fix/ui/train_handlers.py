@@ -20,7 +20,7 @@ from ti_fix.train.history import Run
 from ti_fix.ui import markup, progress, train_pictures, train_view
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.forms import Form
-from ti_fix.ui.guard import guarded, guarded_steps
+from ti_fix.ui.guard import guarded, guarded_steps, owners_only
 from ti_fix.ui.train_desk import NameTaken
 from ti_fix.ui.train_live import Live
 from ti_fix.ui.train_words import TEXTS
@@ -154,12 +154,14 @@ def opened(desk: Desk, window: Window) -> Iterator[Shown]:
 
 
 @safe_steps
+@owners_only
 def start(desk: Desk, window: Window, asked: Request) -> Iterator[Shown]:
     """Train."""
     yield from _begun(desk, window, asked, desk.training.start, desk.training.job)
 
 
 @safe_steps
+@owners_only
 def check(desk: Desk, window: Window, asked: Request) -> Iterator[Shown]:
     """Look at everything before a run."""
     yield from _begun(desk, window, asked, desk.training.check, desk.training.checking)
@@ -181,6 +183,7 @@ def _begun(
 
 
 @safe_steps
+@owners_only
 def resume(desk: Desk, window: Window) -> Iterator[Shown]:
     """Go on with the run that was paused."""
     desk.training.resume()
@@ -202,6 +205,7 @@ def stop(desk: Desk) -> Shown:
 
 
 @safe
+@owners_only
 def save_now(desk: Desk) -> Shown:
     """Write the vectors as they are."""
     desk.training.save_now()
@@ -209,6 +213,7 @@ def save_now(desk: Desk) -> Shown:
 
 
 @safe
+@owners_only
 def pictures_added(desk: Desk, files: Sequence[str], folders: str) -> Shown:
     """Pictures were dropped."""
     desk.training.album.take(files)
@@ -241,10 +246,16 @@ def commanded(desk: Desk, window: Window, command: str, asked: Request) -> Itera
     elif verb == "use":
         yield from _use(desk, what)
     elif verb == "resume":
-        desk.training.resume(_run(desk, what).config)
-        yield from _watched(desk, window, desk.training.job)
+        yield from _resumed(desk, window, what)
 
 
+@owners_only
+def _resumed(desk: Desk, window: Window, name: str) -> Iterator[Shown]:
+    desk.training.resume(_run(desk, name).config)
+    yield from _watched(desk, window, desk.training.job)
+
+
+@owners_only
 def _picture(desk: Desk, verb: str, what: str, asked: Request) -> Shown:
     id_, _, text = what.partition(":")
     folders = _folders(desk, _named_folders(asked))
@@ -276,6 +287,7 @@ def _again(desk: Desk, run: Run) -> Shown:
     return Shown(fill=fill, album=_album(desk, _named_folders(fill)), status=status)
 
 
+@owners_only
 def _use(desk: Desk, what: str) -> Iterator[Shown]:
     number, _, name = what.partition(":")
     desk.training.use_step(_run(desk, name), int(number))
@@ -337,7 +349,10 @@ def _album(desk: Desk, folders: str) -> str:
 
 def _folders(desk: Desk, named: str) -> tuple[str, ...]:
     field = next(field for field in FORM.fields if field.name == "folders")
-    return tuple(dict.fromkeys((*desk.training.album.folders, *field.read(named))))
+    others = field.read(named)
+    if others:
+        desk.refuse_strangers()
+    return tuple(dict.fromkeys((*desk.training.album.folders, *others)))
 
 
 def _named_folders(asked: Request) -> str:
