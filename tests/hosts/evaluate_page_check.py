@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.hosts.evaluate_files import NAME
 from tests.hosts.table import Faults, Table
-from tests.ui.browser.drive import PATIENCE, Visit, entered
+from tests.ui.browser.visit import PATIENCE, Visit, entered
 
 RUN = "ckrun"
 PROMPTS = "a [name] on a white background\na [name] on a yellow background"
