@@ -17,6 +17,7 @@ from PIL import Image
 
 from tests.hosts.evaluate_files import NAME
 from tests.hosts.table import Faults, Table
+from tests.hosts.webui_client import Failed
 from tests.hosts.webui_process import Webui
 
 SCRIPT = "TI Fix attention maps"
@@ -103,6 +104,7 @@ class MapsCheck:
 
     def run(self) -> None:
         """Every case, then a picture that is broken off."""
+        self._made({"prompt": PLAIN, "steps": 1})  # a WebUI may load its model now
         hooks = self.hooks()
         for case in CASES:
             with self.table.row(f"maps: {case.what}: pictures are the same with maps, sheets follow") as faults:
@@ -134,6 +136,8 @@ class MapsCheck:
         answer = self.webui.post(
             "/ti_fix_inside/run", {"module": "tests.hosts.inside.hooks", "call": "count", "values": {}}
         )
+        if "result" not in answer:
+            raise Failed(str(answer.get("error"))[-300:])
         return int(answer["result"])
 
     def _case(self, case: Case, faults: Faults) -> None:
