@@ -76,7 +76,10 @@ class Webui(Client):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         super().__init__(f"http://127.0.0.1:{port}")
-        command = [str(what.python), "launch.py", *FLAGS, "--port", str(port), "--data-dir", str(data), *what.flags]
+        # Forge's page may read its own scripts and styles only where they lie in the data folder, or are allowed
+        own_files = ["--gradio-allowed-path", str(what.path)]
+        places = ["--port", str(port), "--data-dir", str(data), *own_files]
+        command = [str(what.python), "launch.py", *FLAGS, *places, *what.flags]
         self._log = self.log_path.open("wb")
         self._process = subprocess.Popen(
             command,
