@@ -1,9 +1,10 @@
 """What the look at each loaded model costs: tokenizers and text encoders of SDXL in their real widths.
 
-The objects are built like AUTOMATIC1111's and Forge's (`tests/hosts/encoders_of_webuis.py`), with whole token tables. The
-first look at a file reads them; later ones are what a user waits for at each switch, and the slowest of their medians,
-of a sound model and of damaged ones, is the figure. By the clock, as a user waits by it; the load of the machine is
-printed. In a WebUI itself: `python3 run.py check-host --webui PATH --parts align`.
+The objects are built like the two WebUIs' (`tests/hosts/encoders_of_webuis.py`), with whole token tables. The first look
+at a file reads them; later ones are what a user waits for at each switch, and the slowest of their medians
+is the figure. A row that is not finite is repaired in a copy of the whole table, each time, which is printed beside it.
+By the clock, as a user waits by it; the load of the machine is printed. In a WebUI itself: `python3 run.py check-host
+--webui PATH --parts align`.
 
     .venv/bin/python benchmarks/model_load.py [--quick] [--json]
 """
@@ -15,9 +16,10 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
+
 from harness import Figure, arguments, close
-from pytest import MonkeyPatch
 from tests.hosts import encoders_of_webuis as webuis
 from ti_fix.align import CHECKS, AtLoad
 from ti_fix.hosts.text_models import text_model_of
@@ -64,14 +66,15 @@ def main() -> None:
     flags = arguments(__doc__ or "")
     count = 5 if flags.quick else 30
     medians = []
-    with MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         for name, model in (("AUTOMATIC1111", webuis.a1111_sdxl(patch)), ("Forge", webuis.forge_sdxl())):
             for damage in (sound, rounded, not_finite):
                 first, later = looks(model, damage, count)
-                medians.append(statistics.median(later))
+                median = statistics.median(later)
+                medians += [median] if damage is not not_finite else []
                 print(
-                    f"{name}, {damage.__name__.replace('_', ' ')}: first {first:.0f} ms, then median "
-                    f"{medians[-1]:.0f} ms, worst {max(later):.0f} ms of {count}"
+                    f"{name}, {damage.__name__.replace('_', ' ')}: first {first:.0f} ms, then median {median:.1f} ms, "
+                    f"worst {max(later):.0f} ms of {count}"
                 )
     if hasattr(os, "getloadavg"):
         print(f"load average: {os.getloadavg()[0]:.1f}")
