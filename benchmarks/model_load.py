@@ -1,10 +1,10 @@
 """What the look at each loaded model costs: tokenizers and text encoders of SDXL in their real widths.
 
-The objects are built like the two WebUIs' (`tests/hosts/encoders_of_webuis.py`), with whole token tables. The first look
-at a file reads them; later ones are what a user waits for at each switch, and the slowest of their medians
-is the figure. A row that is not finite is repaired in a copy of the whole table, each time, which is printed beside it.
-By the clock, as a user waits by it; the load of the machine is printed. In a WebUI itself: `python3 run.py check-host
---webui PATH --parts align`.
+The objects are built like the two WebUIs' (`tests/hosts/encoders_of_webuis.py`), with whole token tables. The first
+look at a file reads them; later ones are what a user waits for at each switch, and the slowest of their medians is the
+figure. A row that is not finite is repaired in a copy of the whole table, each time, which is printed beside it. By the
+clock, as a user waits by it; the load of the machine is printed. In a WebUI itself: `python3 run.py check-host --webui
+PATH --parts align`.
 
     .venv/bin/python benchmarks/model_load.py [--quick] [--json]
 """
