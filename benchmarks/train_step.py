@@ -5,7 +5,7 @@ monitors, events) over that of the bare floor: the same encoders and UNet, one f
 nothing else. Both are run in turn; the figure is the median over the pairs. Beside it: the way of other trainers, which
 put the whole token tables into the optimiser, the bytes of state, and how a step grows.
 
-``--host WEBUI [the flags of check-host]`` measures the same inside an installed WebUI, with its smallest SDXL
+``--host --webui WEBUI [more flags of check-host]`` measures the same inside an installed WebUI, with its smallest SDXL
 checkpoint: the whole step over the same networks called by hand in the same process.
 """
 

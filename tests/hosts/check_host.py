@@ -16,8 +16,14 @@ python3 run.py check-host --url URL --embeddings FOLDER
     meanwhile. Switching models, LoRAs and Reload UI are checked with --webui only
     --auth NAME:PASSWORD  of its --api-auth
 
-                        and, only when named, page: the Files page in a browser; needs the package playwright and
-                        a Chromium; pictures of each step go to --shots FOLDER (out/page)
+                        and, only when named, training: the loaded model is trained on and given back
+                        (with the Python of the project's .venv)
+                        train-page: the Train page in a browser, a concept that the small SDXL has no word for learned
+                        and measured (the same Python)
+                        page: the pages in a browser
+                        evaluate: attention maps, and the Evaluate page in a browser, with the small real model
+                        A browser needs the package playwright and a Chromium; pictures of each step go to --shots
+                        FOLDER (out/page)
     --cases F01,D       only the cases whose ids begin so
     --report FILE       write the table as Markdown
 """
@@ -28,6 +34,7 @@ import argparse
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.hosts import host_cases
@@ -40,7 +47,8 @@ from tests.hosts.webui_client import Client, Failed
 from tests.hosts.webui_process import Installation
 
 PARTS = ("contract", "cases", "align", "changes", "update")
-WITH_PAGE = (*PARTS, "page")
+TRAINING = {"training", "train-page"}
+ALL_PARTS = (*PARTS, *sorted(TRAINING), "page", "evaluate")
 
 
 class CannotCheck(Exception):
@@ -64,18 +72,20 @@ def installation(arguments: argparse.Namespace, folder: Path) -> Installation:
     python = arguments.python or next((p for p in own if p.exists()), None)
     if python is None:
         raise CannotCheck(f"{path} has no venv folder; name the WebUI's Python with --python.")
-    needed = () if arguments.models else _tiny(path, folder)
+    needed = () if arguments.models else _tiny(path, folder, arguments.parts)
     models = arguments.models or folder
     if "sdxl" not in checkpoints(models):
         raise CannotCheck(f"{models} holds no SDXL checkpoint (.safetensors).")
     return Installation(path, python.absolute(), models, (*needed, *arguments.extension), tuple(arguments.flags))
 
 
-def _tiny(path: Path, folder: Path) -> tuple[Path, ...]:
-    """Write tiny checkpoints; the extensions that the WebUI needs to load them."""
+def _tiny(path: Path, folder: Path, parts: Sequence[str]) -> tuple[Path, ...]:
+    """Write small checkpoints; the extensions that the WebUI needs to load them."""
     from tests.hosts import tiny_checkpoints  # diffusers: seconds that a command line with a mistake need not wait for
 
-    return tiny_checkpoints.write(path, folder)
+    if list(parts) == ["evaluate"]:
+        return tiny_checkpoints.write_small(path, folder)
+    return tiny_checkpoints.write(path, folder, trained=bool(TRAINING & {*parts}))
 
 
 def checkpoints(folder: Path) -> dict[str, str]:
@@ -103,8 +113,12 @@ def check_installed(arguments: argparse.Namespace) -> Report:
                 cases = check.cases(host_cases.names(arguments.cases))
             if "align" in arguments.parts:
                 check.align()
+            if TRAINING & {*arguments.parts}:
+                check.versions = _training(what, folder / "training", check.table, arguments)
             if "page" in arguments.parts:
                 check.page(arguments.shots)
+            if "evaluate" in arguments.parts:
+                check.evaluate(arguments.shots)
             if "changes" in arguments.parts:
                 check.without()
                 check.with_ti_fix()
@@ -115,6 +129,17 @@ def check_installed(arguments: argparse.Namespace) -> Report:
     return Report(
         check.table.rows, cases.rows if cases else [], check.versions, tuple(cases.identical if cases else ())
     )
+
+
+def _training(what: Installation, data: Path, table: Table, arguments: argparse.Namespace) -> dict[str, str]:
+    """The parts that compare with the standalone host; what the WebUI says of itself."""
+    try:
+        from tests.hosts.check_training import CheckTraining
+    except ModuleNotFoundError as missing:
+        raise CannotCheck(f"{missing.name} is missing; run it with: .venv/bin/python run.py check-host …") from None
+    check = CheckTraining(what, data, checkpoints(what.models), table)
+    check.run(arguments.parts, arguments.shots)
+    return check.versions
 
 
 def check_url(arguments: argparse.Namespace) -> Report:
@@ -146,18 +171,24 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--extension", type=Path, action="append", default=[])
     made.add_argument("--embeddings", type=Path)
     made.add_argument("--auth", default="")
-    made.add_argument("--parts", nargs="+", choices=WITH_PAGE, default=PARTS)
+    made.add_argument("--parts", nargs="+", choices=ALL_PARTS, default=PARTS)
     made.add_argument("--cases", default="")
     made.add_argument("--shots", type=Path, default=Path("out/page"))
     made.add_argument("--report", type=Path)
     return made
 
 
-def main(argv: list[str]) -> int:
-    """Carry out a command line; 0 when all is right, 1 when something is not, 2 when it cannot be checked."""
+def parsed(argv: list[str]) -> argparse.Namespace:
+    """A command line, with what follows ``--`` as `flags`."""
     cut = argv.index("--") if "--" in argv else len(argv)
     arguments = parser().parse_args(argv[:cut])
     arguments.flags = argv[cut + 1 :]
+    return arguments
+
+
+def main(argv: list[str]) -> int:
+    """Carry out a command line; 0 when all is right, 1 when something is not, 2 when it cannot be checked."""
+    arguments = parsed(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the WebUI is stopped and its folder removed
     try:
         report = check_installed(arguments) if arguments.webui else check_url(arguments)

@@ -1,17 +1,16 @@
-"""Train inside an installed WebUI and print what happens; nothing in the installation is changed.
+"""Training inside an installed WebUI: the part ``training`` of check-host.
 
-python -m tests.hosts.check_training /path/to/stable-diffusion-webui [the flags of check-host]
-
-It wants a small SDXL checkpoint: on a processor a step of a full-size model takes minutes.
+It compares with the standalone host, so it wants the project's own packages, and a small checkpoint: on a processor a
+step of a full-size model takes minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
+import statistics
 import tempfile
 import time
+from collections.abc import Collection
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +20,10 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.hosts.check_host import checkpoints, installation
 from tests.hosts.checks import ROOT, Table
 from tests.hosts.inside import training
+from tests.hosts.page_check import opened
+from tests.hosts.training_page import TrainPage
 from tests.hosts.webui_process import Failed, Installation, Webui
 
 INSIDE = ROOT / "tests" / "hosts" / "inside"
@@ -31,6 +31,9 @@ PROMPTS = ("a cat", "a dog, (red:1.3), [blue]", "a house BREAK a tree")
 LEARNED = "zqxlearned"
 AGREE = 1e-4
 """Largest relative difference of a loss between this host and the standalone one, in float32."""
+
+PAIRS, SLOWER = 12, 1.10
+"""Steps that are timed, and how much longer than the bare model's they may take."""
 
 
 class CheckTraining:
@@ -41,25 +44,43 @@ class CheckTraining:
         data: a data folder of its own.
         models: family -> file name.
         table: where each outcome goes.
+
+    Attributes:
+        versions: what the WebUI says of itself.
     """
 
     def __init__(self, what: Installation, data: Path, models: dict[str, str], table: Table) -> None:
         self.what, self.data, self.models, self.table = what, data, models, table
+        self.versions: dict[str, str] = {}
 
-    def run(self, *, quick: bool = False) -> None:
-        """All of it, in one start of the WebUI."""
+    def run(self, parts: Collection[str], shots: Path) -> None:
+        """All of it, in one start of the WebUI.
+
+        Args:
+            parts: ``training``, ``train-page`` or both.
+            shots: where pictures of the page go.
+        """
         pictures(self.data / "pictures")
         what = replace(self.what, extensions=(*self.what.extensions, INSIDE))
         with inside_allowed(), Webui(what, self.data, self.models["sdxl"], ROOT) as webui:
-            for family, model in () if quick else self.models.items():
-                webui.options(sd_model_checkpoint=model)
-                self.family(webui, family)
-            webui.options(sd_model_checkpoint=self.models["sdxl"])
-            self.through_the_api(webui)
+            self.versions = webui.versions()
+            if "train-page" in parts:
+                with opened(webui.url) as page:
+                    TrainPage(page, webui, self.data / "shown", shots, self.table).run()
+            if "training" in parts:
+                self.training(webui)
+
+    def training(self, webui: Webui) -> None:
+        """The adapters of each family from inside, then runs as a program starts them."""
+        for family, model in self.models.items():
+            webui.options(sd_model_checkpoint=model)
+            self.family(webui, family)
+        webui.options(sd_model_checkpoint=self.models["sdxl"])
+        self.through_the_api(webui)
 
     def family(self, webui: Webui, family: str) -> None:
         """The adapter of one family, from inside."""
-        plain = [webui.picture(prompt).pixels for prompt in PROMPTS]
+        plain = [webui.picture(prompt) for prompt in PROMPTS]
         with self.table.row(f"{family}: the contract of all adapters") as faults:
             found = ask(webui, "contract")
             faults.unless(len(found["passed"]) > 20, f"only {len(found['passed'])} passed")
@@ -73,10 +94,16 @@ class CheckTraining:
                 faults.unless(not outcome["said"], f"{stage}: {outcome['said']}")
         with self.table.row(f"{family}: ten steps agree with the standalone host") as faults:
             loss, vectors = self.difference(webui, family)
-            faults.unless(loss < AGREE, f"losses differ by {loss:.1e}, vectors by {vectors:.1e}")
+            faults.told = f"losses differ by {loss:.1e}, vectors by {vectors:.1e}"
+            faults.unless(loss < AGREE, faults.told)
+        with self.table.row(f"{family}: a step takes little more than the bare model in the same process") as faults:
+            times = ask(webui, "step_times", count=PAIRS)
+            ratio = statistics.median(a / b for a, b in zip(times["ours"], times["floor"], strict=True))
+            faults.told = f"{ratio:.3f} of it, median of {PAIRS} pairs, processor time"
+            faults.unless(ratio < SLOWER, faults.told)
         with self.table.row(f"{family}: pictures without the trigger are pixel-identical afterwards") as faults:
-            for prompt, pixels in zip(PROMPTS, plain, strict=True):
-                faults.unless(webui.picture(prompt).pixels == pixels, repr(prompt))
+            for prompt, picture in zip(PROMPTS, plain, strict=True):
+                faults.unless(webui.picture(prompt).equals(picture), repr(prompt))
 
     def difference(self, webui: Webui, family: str) -> tuple[float, float]:
         """Largest relative difference of the losses, and relative distance of the vectors, after ten steps."""
@@ -91,7 +118,7 @@ class CheckTraining:
 
     def through_the_api(self, webui: Webui) -> None:
         """A run as a user starts it, its embedding in the next prompt, Interrupt, a second start."""
-        plain = [webui.picture(prompt).pixels for prompt in PROMPTS]
+        plain = [webui.picture(prompt) for prompt in PROMPTS]
         named = webui.picture(f"a {LEARNED}")
         asked = {
             "name": LEARNED, "folders": [str(self.data / "pictures")], "resolution": 64, "steps": 12, "batch_size": 2,
@@ -113,11 +140,11 @@ class CheckTraining:
             faults.unless(picture.differs(named) > 1, "the name is plain text")
             faults.unless(LEARNED in picture.infotext.partition("\n")[2], "the infotext does not name it")
         with self.table.row("prompts without the trigger are pixel-identical after the run") as faults:
-            for prompt, pixels in zip(PROMPTS, plain, strict=True):
-                faults.unless(webui.picture(prompt).pixels == pixels, repr(prompt))
+            for prompt, picture in zip(PROMPTS, plain, strict=True):
+                faults.unless(webui.picture(prompt).equals(picture), repr(prompt))
         with self.table.row("a picture that is asked for during a run waits and is the same") as faults:
             webui.post("/ti_fix/v1/train", {**asked, "name": "zqxother", "preview_every": 0})
-            faults.unless(webui.picture(PROMPTS[0]).pixels == plain[0], "another picture")
+            faults.unless(webui.picture(PROMPTS[0]).equals(plain[0]), "another picture")
             faults.unless(self.wait(webui)["status"] == "done", "the run did not end well")
         with self.table.row("the WebUI's Interrupt ends a run and keeps what it learned") as faults:
             webui.post("/ti_fix/v1/train", {**asked, "name": "zqxstopped", "steps": 5000, "preview_every": 0})
@@ -197,60 +224,24 @@ def pictures(folder: Path) -> None:
         (folder / f"{number}.txt").write_text(f"a {LEARNED} in {colour}, a zqxother, a zqxstopped", encoding="utf-8")
 
 
-def chosen(argv: list[str]) -> tuple[Installation, dict[str, str], bool]:
-    """What a command line says: installation, family -> checkpoint (none where it cannot be used), whether quick."""
-    cut = argv.index("--") if "--" in argv else len(argv)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("webui", type=Path)
-    parser.add_argument("--python", type=Path)
-    parser.add_argument("--models", type=Path)
-    parser.add_argument("--extension", type=Path, action="append", default=[])
-    parser.add_argument("--sdxl", help="file name of the SDXL checkpoint; by default the smallest")
-    parser.add_argument("--quick", action="store_true", help="SDXL through the API alone, not from inside")
-    arguments = parser.parse_args(argv[:cut])
-    arguments.flags = argv[cut + 1 :]
-    what = installation(arguments)
-    models = checkpoints(what.models) | ({"sdxl": arguments.sdxl} if arguments.sdxl else {})
-    usable = (what.path / "launch.py").exists() and "sdxl" in models
-    if not usable:
-        print(f"{what.path} has no launch.py, or {what.models} no SDXL checkpoint (.safetensors).", file=sys.stderr)  # noqa: T201
-    return what, models if usable else {}, arguments.quick
-
-
 def step_times(argv: list[str], count: int) -> list[tuple[float, float]]:
     """Processor seconds of whole steps and of the bare model, in turn, inside a WebUI that is started for it.
 
+    Args:
+        argv: the flags of check-host.
+        count: pairs to measure.
+
     Raises:
         Failed: it cannot be started, or not trained in.
+        CannotCheck: there is no WebUI, or no Python or checkpoint for it.
     """
-    what, models, _ = chosen(argv)
-    if not models:
-        raise Failed("no usable WebUI")
-    what = replace(what, extensions=(*what.extensions, INSIDE))
-    with (
-        tempfile.TemporaryDirectory(prefix="ti_fix_steps_") as data,
-        inside_allowed(),
-        Webui(what, Path(data), models["sdxl"], ROOT) as webui,
-    ):
-        found = ask(webui, "step_times", count=count)
+    from tests.hosts.check_host import checkpoints, installation, parsed
+
+    with tempfile.TemporaryDirectory(prefix="ti_fix_steps_") as name, inside_allowed():
+        folder = Path(name)
+        (folder / "models").mkdir()
+        what = installation(parsed(argv), folder / "models")
+        what = replace(what, extensions=(*what.extensions, INSIDE))
+        with Webui(what, folder / "data", checkpoints(what.models)["sdxl"], ROOT) as webui:
+            found = ask(webui, "step_times", count=count)
     return list(zip(found["ours"], found["floor"], strict=True))
-
-
-def main(argv: list[str]) -> int:
-    """Carry out a command line; 0 when all is right, 1 when something is not, 2 when it cannot be checked."""
-    what, models, quick = chosen(argv)
-    if not models:
-        return 2
-    table = Table()
-    with tempfile.TemporaryDirectory(prefix="ti_fix_check_") as data:
-        try:
-            CheckTraining(what, Path(data), models, table).run(quick=quick)
-        except Failed as error:
-            table.add("the WebUI runs", False, str(error))
-    wrong = [row for row in table.rows if not row[1]]
-    print(f"\n{len(table.rows) - len(wrong)} of {len(table.rows)} checks passed.")  # noqa: T201
-    return int(bool(wrong))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

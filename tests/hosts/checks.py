@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.hosts import page_check
+from tests.hosts import page_check, ways_check
 from tests.hosts import sample_files as files
 from tests.hosts.align_checks import AlignCheck
 from tests.hosts.case_checks import HIRES, CaseCheck
@@ -95,7 +95,7 @@ class Check:
         UpdateCheck(self.what, self.data / "update", self.models["sdxl"], self.table).run()
 
     def page(self, shots: Path) -> None:
-        """The Files page in a browser."""
+        """The pages in a browser."""
         data = self.data / "page"
         shots.mkdir(parents=True, exist_ok=True)
         page_check.put(data / "embeddings", data / "models" / "Lora")
@@ -105,6 +105,14 @@ class Check:
         ):
             self.versions = webui.versions()
             page_check.PageCheck(page, webui, self.models, data / "embeddings", shots, self.table).run()
+            picture = ways_check.put(data / "embeddings", shots)
+            ways_check.drive(page, shots, picture, self.table)
+
+    def evaluate(self, shots: Path) -> None:
+        """Attention maps, and the Evaluate page in a browser, with the small real model."""
+        from tests.hosts import evaluate_check  # diffusers: seconds that the other parts need not wait for
+
+        evaluate_check.run(self.what, self.data / "evaluate", shots, self.table, self.versions)
 
     def without(self) -> None:
         """How the WebUI draws by itself: with healthy files only, so that all other triggers are plain text."""

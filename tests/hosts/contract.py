@@ -164,7 +164,11 @@ class HostContract:
     # learning
 
     def test_gradients_agree_with_finite_differences(self, model: DiffusionModel) -> None:
-        """Directional derivatives of the loss, one per encoder and prompt; 2 % is what float32 leaves."""
+        """Directional derivatives of the loss, one per encoder and prompt.
+
+        2 % is what float32 leaves over the best of three steps: on models that hardly listen to the word short ones
+        drown in rounding, on those that listen well long ones bend.
+        """
         generator = torch.Generator().manual_seed(0)
         # 16 x 16: on less, the group norms of the lowest level see so few numbers that they act like signs
         latents = torch.randn(1, 4, 16, 16, generator=generator)
@@ -181,12 +185,14 @@ class HostContract:
                 for (key, block), gradient in zip(rows.items(), gradients, strict=True):
                     assert gradient.norm() > 0
                     # along the gradient the change is largest against rounding
-                    step = 0.01 * block.detach().norm() * gradient / gradient.norm()
-                    with torch.no_grad():
-                        ahead = loss(prompt, {**rows, key: block + step})
-                        behind = loss(prompt, {**rows, key: block - step})
-                    measured = float(ahead - behind) / 2
-                    assert measured == pytest.approx(float((gradient * step).sum()), rel=0.02)
+                    errors = []
+                    for share in (0.003, 0.01, 0.03):
+                        step = share * block.detach().norm() * gradient / gradient.norm()
+                        with torch.no_grad():
+                            ahead = loss(prompt, {**rows, key: block + step})
+                            behind = loss(prompt, {**rows, key: block - step})
+                        errors.append(abs(float(ahead - behind) / 2 / float((gradient * step).sum()) - 1))
+                    assert min(errors) < 0.02, f"{key}: off by {errors}"
 
     def test_every_row_and_encoder_receives_a_gradient(self, model: DiffusionModel) -> None:
         rows = {key: block.requires_grad_() for key, block in rows_of(model, "red tower").items()}

@@ -16,7 +16,7 @@ from typing import Any
 from tests.cases import folder
 from tests.hosts.table import Faults, Table
 from tests.hosts.webui_client import Client
-from tests.ui.browser.drive import FLAGS, PATIENCE, WIDE, Visit, chromium, entered, themes
+from tests.ui.browser.visit import FLAGS, PATIENCE, WIDE, Visit, chromium, entered
 
 MANY = 150
 """Broken files for the batch, so that there is time to stop it."""
@@ -58,7 +58,7 @@ class PageCheck:
         """Everything, in the order in which a user would do it."""
         for step in (self.opens, self.searches, self.details, self.repairs, self.undoes, self.splits):
             self._row(step)
-        for step in (self.exports, self.extracts, self.copies_and_adds, self.stops_a_batch, self.themes):
+        for step in (self.exports, self.extracts, self.copies_and_adds, self.stops_a_batch):
             self._row(step)
         self._row(self.cards)
         self._row(self.settings)
@@ -179,14 +179,6 @@ class PageCheck:
         self._said("Stopped|repaired on disk")
         done = len(list((self.root / "ti_fix_backup").rglob("ckmany*.bak")))
         faults.unless(0 < done < MANY, f"{done} of {MANY} were repaired")
-
-    def themes(self, faults: Faults) -> None:
-        """every page in light and dark, wide and on a phone: nothing cut off, nothing unreadable"""
-        self.page.locator("#tabs > .tab-nav > button", has_text="TI Fix").first.click()
-        self._find("batch").locator(".label-wrap").first.click()
-        visit = Visit(self.page, self.shots)
-        themes(visit)
-        faults.extend(dict.fromkeys(visit.faults))
 
     def cards(self, faults: Faults) -> None:
         """the WebUI's cards are what prompts can use, also after a switch of the model"""

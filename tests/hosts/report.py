@@ -9,6 +9,8 @@ from tests.hosts.host_cases import Row, markdown
 from ti_fix import __version__
 
 UNKNOWN = "an unnamed WebUI"
+CASES = """Each case is a public report (tests/data/README.md) in a sub-folder of the embeddings folder; the picture of
+"photo of NAME" is compared with that of the same words without the files, in mean grey levels."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,11 @@ class Report:
     def markdown(self) -> str:
         """The whole."""
         wrong = "\n".join(f"- {what}: {note}" for what, _, note in self.wrong) or "None."
-        others = "\n".join(_line(*each) for each in self._others())
+        others = "\n".join(map(_line, self._others()))
+        cases = f"## Cases\n\n{CASES}\n\n{markdown(self.rows)}\n\n" if self.rows else ""
         return f"""# A WebUI checked with ti_fix {__version__}
 
-Written by `python3 run.py check-host`. Each case is a public report (tests/data/README.md) in a sub-folder of the
-embeddings folder; the picture of "photo of NAME" is compared with that of the same words without the files, in mean
-grey levels.
+Written by `python3 run.py check-host`.
 
 | WebUI | with | day | cases as expected | pictures the same with ti_fix on and off | checks passed |
 | --- | --- | --- | --- | --- | --- |
@@ -63,11 +64,7 @@ grey levels.
 
 {wrong}
 
-## Cases
-
-{markdown(self.rows)}
-
-## All other checks
+{cases}## All other checks
 
 {others}
 """
@@ -77,5 +74,6 @@ grey levels.
         return [each for each in self.checks if each[0] not in titles]
 
 
-def _line(what: str, right: bool, note: str) -> str:
-    return f"- {'ok' if right else 'FAIL'}: {what}" + (f" ({note})" if note else "")
+def _line(check: tuple[str, bool, str]) -> str:
+    what, right, note = check
+    return f"- {'ok' if right else 'FAIL'}: {what}{f' ({note})' if right and note else ''}"

@@ -174,9 +174,9 @@ class ForgeVae:
         self.first_stage_model = Vae()
         self.first_stage_model.process_in = lambda latents: latents * 0.5
         self.patcher = SimpleNamespace(model_options={"transformer_options": {}})
+        self.vae_dtype = torch.float32
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Pixels (batch, height, width, 3) in 0…1."""
-        posterior = self.first_stage_model.posterior(pixels.movedim(-1, 1) * 2 - 1)
-        regulation = self.patcher.model_options.get("model_vae_regulation")
-        return posterior.sample() if regulation is None else regulation(posterior)
+        inputs = (pixels.movedim(-1, 1) * 2 - 1).to(self.vae_dtype)
+        return self.first_stage_model.encode(inputs, self.patcher.model_options.get("model_vae_regulation")).float()

@@ -252,6 +252,12 @@ class Vae(nn.Module):
         mean, spread = self.quant_conv(self.encoder(pixels)).chunk(2, dim=1)
         return SimpleNamespace(mode=lambda: mean, sample=lambda: mean + torch.randn_like(mean) * spread.exp())
 
+    def encode(self, pixels: Tensor, regulation: Any = None) -> Tensor:
+        """As Forge's: drawn, unless it is told what to do with the posterior."""
+        posterior = self.posterior(pixels)
+        found: Tensor = posterior.sample() if regulation is None else regulation(posterior)
+        return found
+
     def decode(self, latents: Tensor) -> Tensor:
         return torch.nn.functional.interpolate(torch.tanh(self.post(latents)), scale_factor=8)
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from ti_fix import tokenizer
 from ti_fix.embedding import CLIP_G, CLIP_L, SD15, SDXL, Family, Vocabulary
 from ti_fix.errors import TiFixError, WrongUse
-from ti_fix.hosts.borrow import attribute, called_through, frozen, unusable
+from ti_fix.hosts.borrow import attribute, called_through, frozen, unusable, widened
+from ti_fix.hosts.host_model import told_of
 from ti_fix.hosts.kind import embedding_rows
 from ti_fix.hosts.text_path import HostEncoder, TextPath
 from ti_fix.protocols import Conditioning, NoiseSchedule, Sizes
@@ -126,6 +127,10 @@ class A1111Model:
         """`--medvram`: a hook brings the module that is needed and takes the others away."""
         return bool(getattr(self._model, "lowvram", False))
 
+    @property
+    def described(self) -> Sequence[str]:
+        return told_of(self._model)
+
     def vocabulary(self) -> Vocabulary:
         """The token tables."""
         return Vocabulary(tables=dict(_tables(self._model)), tokenize=tokenizer.encode)
@@ -202,13 +207,13 @@ class A1111Model:
         return output
 
     @torch.no_grad()
-    def encode_images(self, pixels: Tensor) -> Tensor:
+    def encode_images(self, pixels: Tensor, precision: str = "") -> Tensor:
         """The mean of the posterior; the host's own function draws from it."""
         vae = self._model.first_stage_model
 
-        def moments() -> Tensor:
-            like = next(vae.parameters())
-            found: Tensor = vae.quant_conv(vae.encoder(pixels.to(like)))
+        def moments() -> Tensor:  # weights are widened where the hooks have brought them
+            with widened([vae], getattr(torch, precision)) if precision else nullcontext():
+                found: Tensor = vae.quant_conv(vae.encoder(pixels.to(next(vae.parameters()))))
             return found
 
         mean, _ = called_through(vae, moments).float().chunk(2, dim=1)

@@ -75,6 +75,19 @@ def aliased(modules: Iterable[nn.Module]) -> Iterator[None]:
     The modules must not be moved meanwhile: moving gives the stand-in new memory and leaves the original behind.
     A weight that several modules share has one stand-in.
     """
+    with _stood_in(modules, alias):
+        yield
+
+
+@contextmanager
+def widened(modules: Iterable[nn.Module], kind: torch.dtype) -> Iterator[None]:
+    """While open, copies in another precision stand in for all weights and buffers; the originals are not touched."""
+    with _stood_in(modules, lambda tensor: tensor.to(kind) if tensor.is_floating_point() else tensor):
+        yield
+
+
+@contextmanager
+def _stood_in(modules: Iterable[nn.Module], make: Callable[[Tensor], Tensor]) -> Iterator[None]:
     replaced: list[tuple[dict[str, Any], str, Tensor]] = []
     made: dict[int, Tensor] = {}
     try:
@@ -85,7 +98,7 @@ def aliased(modules: Iterable[nn.Module]) -> Iterator[None]:
                     if tensor is None:
                         continue
                     if id(tensor) not in made:
-                        made[id(tensor)] = _stand_in(tensor)
+                        made[id(tensor)] = _stand_in(tensor, make)
                     replaced.append((entries, name, tensor))
                     entries[name] = made[id(tensor)]
         yield
@@ -94,8 +107,8 @@ def aliased(modules: Iterable[nn.Module]) -> Iterator[None]:
             entries[name] = tensor
 
 
-def _stand_in(tensor: Tensor) -> Tensor:
-    ordinary = alias(tensor)
+def _stand_in(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
+    ordinary = make(tensor)
     return nn.Parameter(ordinary, requires_grad=False) if isinstance(tensor, nn.Parameter) else ordinary
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 from ti_fix import tokenizer
 from ti_fix.embedding import CLIP_G, CLIP_L, FLUX, SD15, SDXL, Family, Vocabulary
 from ti_fix.errors import TiFixError, WrongUse
-from ti_fix.hosts.borrow import alias, aliased, attribute, frozen, norms_apart, unusable
+from ti_fix.hosts.borrow import alias, aliased, attribute, frozen, norms_apart, unusable, widened
+from ti_fix.hosts.host_model import told_of
 from ti_fix.hosts.kind import embedding_rows
 from ti_fix.hosts.text_path import HostEncoder, TextPath
 from ti_fix.protocols import Conditioning, NoiseSchedule, Sizes
@@ -126,6 +127,10 @@ class ForgeModel:
         """Whether layers wait in main memory: their copies on the card must not be kept until the backward pass."""
         return any(hasattr(part, "prev_parameters_manual_cast") for part in self._kernel.modules())
 
+    @property
+    def described(self) -> Sequence[str]:
+        return told_of(self._model)
+
     def vocabulary(self) -> Vocabulary:
         """The token tables."""
         tables = {}
@@ -198,13 +203,28 @@ class ForgeModel:
         )
         return output.float()
 
-    def encode_images(self, pixels: Tensor) -> Tensor:
+    def encode_images(self, pixels: Tensor, precision: str = "") -> Tensor:
         """The mean of the posterior, by the host's own VAE, which it brings to the device and tiles if it must."""
         vae = self._model.forge_objects_original.vae
         options = {**vae.patcher.model_options, "model_vae_regulation": lambda posterior: posterior.mode()}
-        with attribute(vae.patcher, "model_options", options), torch.inference_mode():
+        wider = _wider(vae, getattr(torch, precision)) if precision else nullcontext()
+        with attribute(vae.patcher, "model_options", options), wider, torch.inference_mode():
             samples = vae.encode(pixels.movedim(1, -1) * 0.5 + 0.5)
             latents = vae.first_stage_model.process_in(samples)
         self._area = max(self._area, (latents.shape[-2], latents.shape[-1]), key=lambda size: size[0] * size[1])
         with torch.inference_mode(False):
             return torch.empty(latents.shape).copy_(latents).to(pixels)
+
+
+@contextmanager
+def _wider(vae: Any, kind: torch.dtype) -> Iterator[None]:
+    """While open, the VAE encodes in another precision: its weights are widened where the host has placed them."""
+    network = vae.first_stage_model
+    encode = network.encode
+
+    def wide(*given: Any) -> Any:
+        with widened([network], kind):
+            return encode(*given)
+
+    with attribute(network, "encode", wide), attribute(vae, "vae_dtype", kind):
+        yield

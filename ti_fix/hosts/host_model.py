@@ -30,6 +30,7 @@ class LoadedModel(Protocol):
         unet: the UNet.
         text: the text encoders.
         moves: whether the host takes the text encoders off the graphics card while the UNet works.
+        described: what is written about the checkpoint.
     """
 
     @property
@@ -42,6 +43,8 @@ class LoadedModel(Protocol):
     def text(self) -> TextPath: ...
     @property
     def moves(self) -> bool: ...
+    @property
+    def described(self) -> Sequence[str]: ...
 
     def vocabulary(self) -> Vocabulary:
         """The token tables as ordinary tensors on the same memory."""
@@ -62,8 +65,21 @@ class LoadedModel(Protocol):
     def predict(self, noisy: Tensor, timesteps: Tensor, conditioning: Conditioning) -> Tensor:
         """The UNet's raw output."""
 
-    def encode_images(self, pixels: Tensor) -> Tensor:
-        """Scaled latents by the host's own VAE, the mean of the posterior; not borrowed."""
+    def encode_images(self, pixels: Tensor, precision: str = "") -> Tensor:
+        """Scaled latents by the host's own VAE, the mean of the posterior; not borrowed.
+
+        Args:
+            pixels: (batch, 3, height, width) in -1…1.
+            precision: ``bfloat16`` or ``float32``; empty for the one that it is loaded in.
+        """
+
+
+def told_of(model: Any) -> tuple[str, ...]:
+    """What a WebUI knows of its loaded checkpoint: file name, and the texts in its header (titles, merge recipes)."""
+    about = getattr(model, "sd_checkpoint_info", None)
+    header = dict(getattr(about, "metadata", None) or {})
+    texts = (str(text) for key, text in header.items() if "thumbnail" not in key)
+    return (str(getattr(about, "name", "")), *texts)
 
 
 class HostModel:
@@ -106,6 +122,11 @@ class HostModel:
             self._two_passes = large or self._loaded.moves
         return self._two_passes
 
+    @property
+    def described(self) -> Sequence[str]:
+        """What is written about the checkpoint; see `protocols.Described`."""
+        return self._loaded.described
+
     def vocabulary(self) -> Vocabulary:
         """The token tables themselves, with the tokenizer they belong to."""
         return self._loaded.vocabulary()
@@ -141,6 +162,11 @@ class HostModel:
         """Pixels (batch, 3, height, width) in -1…1 -> scaled latents (batch, 4, height / 8, width / 8)."""
         self.give_back()
         return self._loaded.encode_images(pixels)
+
+    def encode_images_in(self, pixels: Tensor, precision: str) -> Tensor:
+        """`encode_images` with the VAE in ``bfloat16`` or ``float32`` for this call; its weights are not touched."""
+        self.give_back()
+        return self._loaded.encode_images(pixels, precision)
 
     def encode_prompts(
         self, prompts: Sequence[str], tensors: Mapping[str, Mapping[str, Tensor]], sizes: Sequence[Sizes]

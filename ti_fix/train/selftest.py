@@ -11,7 +11,7 @@ from ti_fix.errors import TiFixError
 from ti_fix.train.engine import Batch, Engine
 from ti_fix.train.objective import EPSILON, VELOCITY, Objective
 
-STEPS = (0.01, 0.03, 0.1, 0.3)
+STEPS = (0.003, 0.01, 0.03, 0.1, 0.3)
 """Lengths of the trial steps, as shares of the vectors' length: small ones drown in rounding, large ones bend."""
 
 _TOLERANCE = {torch.float32: 0.02, torch.float64: 0.02}

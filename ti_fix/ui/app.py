@@ -63,5 +63,6 @@ def serve(host: PageHost, *, port: int, started: Callable[[str], None]) -> Any:
 PAGE_STYLE = """
 #ti_fix_root { max-width: 1400px; margin: 0 auto; }
 #ti_fix_root [data-ti-fix-add] { display: none; }
+footer { display: none !important; }
 """
 """What the page needs where no WebUI surrounds it."""

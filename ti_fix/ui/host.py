@@ -29,6 +29,9 @@ class PageHost(Protocol):
     def family(self) -> Family | None:
         """The kind of model that is loaded, None before the first."""
 
+    def loading(self) -> bool:
+        """Whether the first model is being loaded at this moment, without anybody having to do anything."""
+
     def text_model(self) -> TextModel | None:
         """The text side of the loaded model, None before the first; never loads one."""
 
