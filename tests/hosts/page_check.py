@@ -188,7 +188,7 @@ class PageCheck:
         for family in (*self.models, "sdxl"):
             self.webui.options(sd_model_checkpoint=self.models[family])
             self.webui.picture("a cat")  # some WebUIs load a model only when a picture is asked for
-            self.page.locator("#txt2img_textual_inversion_extra_refresh").click()
+            self.page.locator("#txt2img_textual_inversion_extra_refresh").locator("visible=true").first.click()
             wanted = self.webui.loaded()
             for _ in range(20):
                 self.page.wait_for_timeout(500)
