@@ -67,6 +67,7 @@ class StandIn:
 
     publish = fit
     clip_folders = ()
+    captioners = ()
 
     def judge(self):
         return None

@@ -91,13 +91,21 @@ class Desk:
             WrongUse: anybody can be that visitor.
             Busy: as for `writing`.
         """
+        self.refuse_strangers()
+        with self.writing():
+            yield
+
+    def refuse_strangers(self) -> None:
+        """For whatever writes, or reads files of the visitor's choice.
+
+        Raises:
+            WrongUse: anybody can be the page's visitor.
+        """
         if self.host.page_exposed():
             raise WrongUse(
                 "Other computers can reach this page without a password, so it changes no files. Start the WebUI with "
                 "--gradio-auth NAME:PASSWORD, or without --listen and --share."
             )
-        with self.writing():
-            yield
 
     def repair(self, entry: Entry) -> Replaced:
         """Repair one embedding on disk; the caller holds `writing`.

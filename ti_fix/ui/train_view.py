@@ -232,6 +232,8 @@ def _run(run: Run) -> str:
     buttons = markup.button(shown(TEXTS["again"]), f"again:{id_}", kind="step")
     if run.resumable and run.steps < config.steps:
         buttons += markup.button(shown(TEXTS["go_on"]), f"resume:{id_}", kind="step")
+    if run.final:
+        buttons += markup.button(shown(TEXTS["use_best"]), f"use:best:{id_}", kind="step")
     kept = "".join(
         markup.button(f"<span>{shown(TEXTS['use_step'])}</span> {step:,}", f"use:{step}:{id_}", kind="step")
         for step, _ in run.saved

@@ -70,6 +70,13 @@ PAGE = MappingProxyType(
         "again": "Use these settings",
         "go_on": "Resume",
         "use_step": "Use step",
+        "use_best": "Use the best",
+        "download": "Download it and go on",
+        "shaded": "Shaded edges are cut off at this resolution.",
+        "masked": "Red places count less in the loss, by the picture's mask or transparency.",
+        "caption_by": "Captions for the others:",
+        "sentences": "as a sentence",
+        "tags": "as tags",
         "vectors": "Vectors",
         "rate": "Rate",
     }

@@ -31,6 +31,7 @@ class StandalonePage:
 
     name = "ti_fix"
     clip_folders: Sequence[Path] = ()
+    captioners: Sequence[Any] = ()
 
     def __init__(
         self,
