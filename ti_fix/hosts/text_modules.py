@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ti_fix.embedding import EncoderSpec
+from ti_fix.hosts.borrow import alias
 from ti_fix.text_model import Part, TextEncoder, TextTokenizer, TokenTable
 
 _LARGEST = 100_000
@@ -60,7 +61,7 @@ def encoder_of(
     return TextEncoder(
         place=place,
         spec=spec,
-        table=TokenTable.of(embedding.weight),
+        table=TokenTable.of(alias(embedding.weight)),
         position_ids=positions,
         config=config,
         tokenizer=tokenizer,
