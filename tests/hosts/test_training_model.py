@@ -7,7 +7,7 @@ import torch
 
 from tests.hosts.inside import watch
 from tests.hosts.training_runs import config, pictures
-from ti_fix.train import FindingEvent, look
+from ti_fix.train import FindingEvent, checks, look
 from ti_fix.train.distilled import named
 
 
@@ -70,3 +70,11 @@ def test_a_distilled_checkpoint_is_known_by_its_name_and_by_its_merge_recipe(bot
     about.name, about.metadata = "my_turbo.safetensors", None
     events = host.run(lambda: list(look(config(), host.model(), pictures())))
     assert "(Turbo)" in said(events, "distilled-checkpoint")
+
+
+def test_the_memory_of_a_step_is_told_with_what_the_card_has_free(both, monkeypatch):
+    _, host = both
+    monkeypatch.setattr(checks, "wanted", lambda setting, unet: setting != "off")
+    monkeypatch.setattr(checks, "free_memory", lambda unet: 3 * 2**30)
+    events = host.run(lambda: list(look(config(), host.model(), pictures())))
+    assert "3.0 GB free" in said(events, "memory")

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from ti_fix.embedding import BY_WIDTH, ENCODERS, SD2, SD15, SDXL, SDXL_REFINER, EncoderSpec, Family
-from ti_fix.hosts.borrow import alias
-from ti_fix.hosts.text_modules import encoder_of, injected, tokenizer_of, write_table
-from ti_fix.text_model import TextEncoder, TextModel, TextTokenizer, TokenTable
+from ti_fix.hosts.text_modules import encoder_of, injected, living_table, tokenizer_of, write_table
+from ti_fix.text_model import TextEncoder, TextModel, TextTokenizer
 from ti_fix.tokenizer import BOS, EOS
 
 OPEN_CLIP_NAMES = {"<start_of_text>": BOS, "<end_of_text>": EOS}
@@ -124,7 +123,7 @@ def _encoder(place: str, member: Any, about: Surroundings) -> TextEncoder:
         encoder = TextEncoder(
             place=place,
             spec=spec,
-            table=TokenTable.of(alias(table.weight)),
+            table=living_table(table),
             tokenizer=tokenizer,
             layer=layer,
             final_norm=norm,
