@@ -193,7 +193,8 @@ def test_pause_frees_the_host_and_resume_goes_on_to_the_same_vectors(desk, host,
 
 def test_check_tells_findings_and_trains_nothing(desk, pictures, tmp_path):
     train_album.pictures_added(desk, [*pictures, pictures[0]], "")
-    page = last(handlers.check(desk, Window(), asked(learning_rate="1e-9")))
+    page = last(handlers.check(desk, Window(), asked(learning_rate="1e-9", vectors=2)))
+    assert page["live"].count('class="token vector"') == 2 * 2, "two vectors in each of two encoders"
     assert "Ready to train" in page["status"] and "That is too little" in page["live"]
     assert not list((tmp_path / "embeddings").iterdir())
     command = json.loads(re.search(r'data-ti-fix="remedy:([^"]+)"', page["live"])[1].replace("&quot;", '"'))

@@ -25,6 +25,7 @@ from ti_fix.ui.progress import Outcome
 from ti_fix.ui.train_captions import written
 from ti_fix.ui.train_live import Live, progress_of
 from ti_fix.ui.train_pictures import Album, new_album
+from ti_fix.ui.train_tokens import token_view
 
 PICTURES, RUNS = "ti_fix_pictures", "ti_fix_runs"
 """Folders beside the embeddings folder: hosts would take the embeddings of a run's steps for triggers, and look for
@@ -281,9 +282,9 @@ class TrainDesk:
     def _look(self, found: Live) -> Iterator[Any]:
         yield Progress(done=0, total=0, note="Getting the model ready")
         host = self.host.training_host()
-        for event in look(
-            found.config, host.model(), gather(found.config), fit=self.host.fit, judge=self._wrong_with_model
-        ):
+        model, data = host.model(), gather(found.config)
+        found.tokens = token_view(self.host, found.config, data)
+        for event in look(found.config, model, data, fit=self.host.fit, judge=self._wrong_with_model):
             found.add(event)
             yield event
             progress = progress_of(event)

@@ -55,6 +55,8 @@ PAGE = MappingProxyType(
         "length_hint": "As a multiple of everyday words. From 3 on they may drown the rest of a prompt.",
         "words": "Nearest words",
         "words_hint": "Words of the model that the vectors are most like now.",
+        "as_tokens": "A caption as the text encoders get it",
+        "as_tokens_hint": "The vectors that will be trained stand where the name stood, in each encoder.",
         "previews": "Previews",
         "noticed": "What was noticed",
         "set": "Set",
