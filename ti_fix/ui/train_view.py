@@ -42,7 +42,7 @@ def live(run: Live) -> str:
 def _tokens(run: Live) -> str:
     if run.tokens is None:
         return ""
-    return _section("as_tokens", f'<div class="as_tokens">{model_tokens.tokens(run.tokens)}</div>')
+    return _section("as_tokens", model_tokens.tokens(run.tokens))
 
 
 def _result(run: Live) -> str:
