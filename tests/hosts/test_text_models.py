@@ -64,6 +64,12 @@ def test_a_table_that_was_moved_outside_inference_mode_can_be_read():
         table.weight = before
 
 
+def test_what_a_host_computes_in_inference_mode_comes_out_as_ordinary_tensors(loaded):
+    ids = torch.full((1, 77), 49407)
+    for encoder in text_model_of(loaded, Surroundings(around=torch.inference_mode)).encoders:
+        assert not any(each.is_inference() for each in encoder.encode(ids) if each is not None)
+
+
 def test_rounded_positions_and_a_nan_row_are_repaired_at_load_and_given_back(loaded, text):
     module = webuis.transformer(webuis.CLIP_L)
     embeddings = getattr(module, "text_model", module).embeddings

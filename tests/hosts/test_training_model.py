@@ -78,3 +78,19 @@ def test_the_memory_of_a_step_is_told_with_what_the_card_has_free(both, monkeypa
     monkeypatch.setattr(checks, "free_memory", lambda unet: 3 * 2**30)
     events = host.run(lambda: list(look(config(), host.model(), pictures())))
     assert "3.0 GB free" in said(events, "memory")
+
+
+def test_forge_casts_its_encoders_in_inference_mode_when_they_are_looked_at(begin, monkeypatch):
+    webui, host = begin("forge")
+    host.model()
+    from ti_fix.hosts import forge
+
+    told = []
+    monkeypatch.setattr(forge, "text_model_of", lambda _model, about, _family: told.append(about))
+    memory = webui.modules["backend.memory_management"]
+    memory.load_model_gpu = lambda _: told.append(torch.is_inference_mode_enabled())
+    webui.model.forge_objects.clip.patcher = object()
+    host._webui._kind.text_model(webui.model)
+    with told[0].around():
+        assert torch.is_inference_mode_enabled()
+    assert told[1:] == [True] and not torch.is_inference_mode_enabled()

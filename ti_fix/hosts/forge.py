@@ -69,9 +69,9 @@ class Forge(Kind):
 
         @contextmanager
         def around() -> Iterator[None]:
-            with torch.inference_mode():  # moved in another mode, the host's weights could not be sliced any more
+            with torch.inference_mode():  # its weights, moved or cast in another mode, would break all later pictures
                 memory_management.load_model_gpu(model.forge_objects.clip.patcher)
-            yield
+                yield
 
         return text_model_of(model, Surroundings(around=around), self._family_of(model))
 

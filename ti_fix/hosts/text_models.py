@@ -221,7 +221,13 @@ def _encoded(member: Any, ids: Tensor, about: Surroundings) -> tuple[Tensor, Ten
             holder.fixes = None  # left over where a generation failed
     with torch.no_grad(), about.around():
         hidden = member.encode_with_transformers(ids.to(about.device or _table_module(member).weight.device))
-    return hidden, getattr(hidden, "pooled", None)
+    pooled = getattr(hidden, "pooled", None)
+    return _ordinary(hidden), None if pooled is None else _ordinary(pooled)
+
+
+def _ordinary(tensor: Tensor) -> Tensor:
+    """The same numbers outside inference mode, if the host has computed them inside it."""
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 def _rebind(member: Any, value: TextTokenizer, own: TextTokenizer) -> None:
