@@ -85,7 +85,7 @@ def error(on: StandaloneHost, concept: Concept, word: str, count: int, embedding
     return statistics.mean(concept.errors(np.asarray(image))["error"] for image in on.generate_many(requests))
 
 
-def settings(concept: Concept, start: str, plan: Plan, optimiser: str, rate: str) -> TrainConfig:
+def settings(concept: Concept, start: str, plan: Plan, flags: argparse.Namespace) -> TrainConfig:
     """As a user would set them for five pictures of 128 pixels."""
     return TrainConfig(
         name=TRIGGER,
@@ -95,10 +95,11 @@ def settings(concept: Concept, start: str, plan: Plan, optimiser: str, rate: str
         steps=plan.steps,
         batch_size=4,
         warmup=5,
-        learning_rate=rate,
+        learning_rate=flags.rate,
         rate_unit="rms",
         schedule="cosine",
-        optimiser=optimiser,
+        optimiser=flags.optimiser,
+        weighting=flags.weighting,
         validate_every=25,
         seed=concept.index,
     )
@@ -131,7 +132,7 @@ class Row:
     seconds: float
 
 
-def measure(concept: Concept, plan: Plan, optimiser: str, rate: str, twin: str, known: Sequence[Row]) -> Iterator[Row]:
+def measure(concept: Concept, plan: Plan, flags: argparse.Namespace, known: Sequence[Row]) -> Iterator[Row]:
     """All starts of one concept; `known` are those that an earlier call has measured."""
     done = {row.start: row for row in known if (row.kind, row.index) == (concept.kind, concept.index)}
     yield from (done[start] for start in plan.starts if start in done)
@@ -140,9 +141,9 @@ def measure(concept: Concept, plan: Plan, optimiser: str, rate: str, twin: str, 
         return
     some = next(iter(done.values()), None)
     class_word = some.class_word if some else error(host("sdxl"), concept, concept.class_word, plan.made)
-    named = some.twin if some else error(host(twin), concept, concept.name, plan.made)
+    named = some.twin if some else error(host(flags.twin), concept, concept.name, plan.made)
     for start in missing:
-        embedding, step, seconds = learned(concept, settings(concept, start, plan, optimiser, rate))
+        embedding, step, seconds = learned(concept, settings(concept, start, plan, flags))
         ours = error(host("sdxl"), concept, TRIGGER, plan.made, embedding)
         print(f"{concept.kind} {concept.index} from {start}: class word {class_word:.3f}, twin {named:.3f}, "
               f"ours {ours:.3f} (step {step}, {seconds:.0f} s)", file=sys.stderr, flush=True)  # fmt: skip
@@ -163,7 +164,7 @@ def rows_of(plan: Plan, flags: argparse.Namespace) -> list[Row]:
     found = []
     for kind in plan.kinds:
         for concept in concepts(kind)[: plan.values]:
-            for row in measure(concept, plan, flags.optimiser, flags.rate, flags.twin, known):
+            for row in measure(concept, plan, flags, known):
                 found.append(row)
                 if flags.keep is not None and row not in known:
                     with flags.keep.open("a", encoding="utf-8") as file:
@@ -225,7 +226,8 @@ def main() -> None:
 def _flags() -> tuple[argparse.Namespace, Plan]:
     own = argparse.ArgumentParser(add_help=False)
     own.add_argument("--optimiser", default="adamw")
-    own.add_argument("--rate", default="0.2")
+    own.add_argument("--rate", default="0.1")
+    own.add_argument("--weighting", default="debiased")
     own.add_argument("--steps", type=int)
     own.add_argument("--kinds", nargs="*")
     own.add_argument("--twin", default="sdxl-twin")

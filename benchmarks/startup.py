@@ -2,8 +2,9 @@
 
 Each measurement is a fresh Python in which torch, and Gradio and FastAPI where there are any, are imported already, as
 in a WebUI at that moment; the WebUI is the stand-in of the tests. It is processor time, so that a busy machine does
-not count. Without Gradio the page is not built, which is said before the figure. With Gradio, beside it: what an empty
-`gradio.Blocks`, which every extension with a tab makes, costs alone. With `--webui PATH` an installed one is started
+not count. Without Gradio the page is not built, which is said before the figure. With Gradio, the page is drawn into a
+`gradio.Blocks` as a WebUI does it, with what its components add to the page's configuration; beside it: what another,
+empty `gradio.Blocks` would cost, which most extensions with a tab make. With `--webui PATH` an installed one is started
 instead and says itself how long the script's import and its callback for the finished app took, by the clock (the
 settings and the page are not in that). Flags for it come after `--`.
 
@@ -71,9 +72,12 @@ if has["gradio"]:
     with part("settings"):
         for each in webui.callbacks["on_ui_settings"]:
             each()
-    with part("page"):
-        for each in webui.callbacks["on_ui_tabs"]:
-            each()
+    with sys.modules["gradio"].Blocks(analytics_enabled=False) as whole:
+        with part("page"):
+            for each in webui.callbacks["on_ui_tabs"]:
+                for tab, _, _ in each():
+                    tab.render()
+            whole.get_config_file()
 if has["fastapi"]:
     app = sys.modules["fastapi"].FastAPI()
     with part("api"):

@@ -25,7 +25,7 @@ from ti_fix.small.inversion import MARK, Inverter, Job
 from ti_fix.small.judges import read
 from ti_fix.small.scenes import BACKGROUNDS
 
-RATES = {"sound": 2e-3, "slow": 4e-4}
+RATES = {"sound": 1e-3, "slow": 2e-4}
 GOAL, LEVEL, ADMISSION = 0.75, 0.05, 0.7  # the twin's error must be below this share of the class word's
 
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from tests.ui.browser.drive import FLAGS, PATIENCE, Visit, chromium, entered
+from tests.ui.browser.visit import FLAGS, PATIENCE, Visit, chromium, entered
 from ti_fix.cli.broken import make_broken_folder
 from ti_fix.small.concepts import concepts
 from ti_fix.small.scenes import render

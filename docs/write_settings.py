@@ -7,6 +7,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ti_fix.convert import ConvertConfig
+from ti_fix.evaluate import EvalConfig
+from ti_fix.heatmap import MapSettings
 from ti_fix.options import options
 from ti_fix.repair.on_load import Policy
 from ti_fix.train import TrainConfig
@@ -14,8 +17,15 @@ from ti_fix.train import TrainConfig
 DOCS = Path(__file__).parent
 START, END = "<!-- settings: docs/write_settings.py -->", "<!-- end of settings -->"
 
-TABLES: dict[str, tuple[type, bool]] = {"train.md": (TrainConfig, True), "files-page.md": (Policy, False)}
-"""Page -> whose settings it lists, and whether by their arguments (or else by their labels)."""
+BY_ARGUMENT, BY_LABEL = True, False
+
+TABLES: dict[str, tuple[tuple[type, bool], ...]] = {
+    "train.md": ((TrainConfig, BY_ARGUMENT),),
+    "convert.md": ((ConvertConfig, BY_ARGUMENT),),
+    "evaluate.md": ((EvalConfig, BY_ARGUMENT), (MapSettings, BY_ARGUMENT)),
+    "files-page.md": ((Policy, BY_LABEL),),
+}
+"""Page -> whose settings its tables list, in their order, and whether by their arguments or by their labels."""
 
 
 def table(config: type, *, by_argument: bool) -> str:
@@ -35,10 +45,11 @@ def table(config: type, *, by_argument: bool) -> str:
 
 
 def page(name: str) -> str:
-    """A page with its table as it should be."""
-    config, by_argument = TABLES[name]
-    before, rest = (DOCS / name).read_text(encoding="utf-8").split(START)
-    return f"{before}{START}\n{table(config, by_argument=by_argument)}\n{END}{rest.split(END)[1]}"
+    """A page with its tables as they should be."""
+    first, *rest = (DOCS / name).read_text(encoding="utf-8").split(START)
+    for (config, by_argument), each in zip(TABLES[name], rest, strict=True):
+        first += f"{START}\n{table(config, by_argument=by_argument)}\n{END}{each.split(END)[1]}"
+    return first
 
 
 if __name__ == "__main__":

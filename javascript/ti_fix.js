@@ -67,12 +67,15 @@
         done(button);
     }
 
+    const PRESSED = "[data-ti-fix], [data-ti-fix-copy], [data-ti-fix-add], [data-ti-fix-to]";
+
     document.addEventListener("click", (event) => {
         const from = event.composedPath()[0];
-        const pressed = from instanceof Element && from.closest("[data-ti-fix], [data-ti-fix-copy], [data-ti-fix-add]");
+        const pressed = from instanceof Element && from.closest(PRESSED);
         if (!pressed || !pressed.closest("#ti_fix_root")) return;
-        const {tiFix, tiFixCopy, tiFixAdd} = pressed.dataset;
-        if (tiFixCopy !== undefined) copy(pressed, tiFixCopy);
+        const {tiFix, tiFixCopy, tiFixAdd, tiFixTo} = pressed.dataset;
+        if (tiFixTo !== undefined) goTo(...tiFixTo.split(/:(.*)/s));
+        else if (tiFixCopy !== undefined) copy(pressed, tiFixCopy);
         else if (tiFixAdd !== undefined) addToPrompt(pressed, tiFixAdd);
         else {
             const page = pageOf(pressed);
@@ -80,6 +83,86 @@
             send(page, tiFix);
         }
     });
+
+    /** Brings a panel of a row of tabs into sight; by its place, as the words on the tabs may be translated. */
+    function openTab(tabs, panelId) {
+        const panels = [...(tabs ? tabs.children : [])].filter((each) => each.id && !each.matches(".tab-nav"));
+        const place = panels.findIndex((each) => each.id === panelId);
+        tabs?.querySelectorAll(":scope > .tab-nav button")[place]?.click();
+    }
+
+    async function until(look) {
+        for (let tries = 0; tries < 50; tries++) {
+            const found = look();
+            if (found) return found;
+            await new Promise((go) => window.setTimeout(go, 100));
+        }
+        return null;
+    }
+
+    /** Opens one of our pages; what it draws is there when this is over. */
+    async function openPage(page) {
+        openTab(root().querySelector("#tabs"), "tab_ti_fix");
+        openTab(find("tabs"), "ti_fix_" + page);
+        await until(() => find(page + "_page")?.offsetParent);
+    }
+
+    async function goTo(page, command) {
+        await openPage(page);
+        send(page, command);
+    }
+
+    const KINDS = {"image/png": ".png", "image/jpeg": ".jpg", "image/webp": ".webp", "image/avif": ".avif"};
+
+    /** Puts a picture of the WebUI, as it was saved, into an upload field of ours. */
+    async function deliver(image, page, field) {
+        const data = await (await fetch(image.src)).blob();
+        const path = image.src.startsWith("data:") ? "" : decodeURIComponent(image.src.split("?")[0]);
+        const stem = path.split(/[/\\]/).pop().replace(/\.\w+$/, "") || "picture-" + Date.now();
+        await openPage(page);
+        const input = await until(() => find(field)?.querySelector("input[type=file]"));
+        if (!input) return;
+        const files = new DataTransfer();
+        files.items.add(new File([data], stem + (KINDS[data.type] || ".png"), {type: data.type}));
+        input.files = files.files;
+        input.dispatchEvent(new Event("change", {bubbles: true}));
+    }
+
+    const SENDS = [
+        ["Train on it", "train", "train_files"],
+        ["Evaluate against it", "evaluate", "evaluate_sent_pictures"],
+        ["Evaluate its embedding", "evaluate", "evaluate_sent_settings"],
+    ];
+    const SHOWN = '[data-testid="detailed-image"], .preview img, .selected img, img';
+    const SOURCES = [  // where the buttons go, the picture that they send, which of them
+        ["txt2img", "#image_buttons_txt2img", "#txt2img_gallery", SENDS],
+        ["img2img", "#image_buttons_img2img", "#img2img_gallery", SENDS],
+        ["pnginfo", "#tab_pnginfo #txt2img_tab", "#pnginfo_image", SENDS],
+    ];
+
+    /** "Send to" buttons of our own under the WebUI's pictures; in sight while there is a picture. */
+    function addSends() {
+        for (const [name, beside, source, sends] of SOURCES) {
+            const place = root().querySelector(beside);
+            if (!place) continue;
+            const picture = () => SHOWN.split(", ").map((each) => root().querySelector(source)?.querySelector(each)).find(Boolean);
+            let row = root().querySelector("#ti_fix_send_" + name);
+            if (!row) {
+                row = document.createElement("div");
+                row.id = "ti_fix_send_" + name;
+                for (const [word, page, field] of sends) {
+                    const button = document.createElement("button");
+                    button.type = "button";
+                    button.textContent = word;
+                    button.addEventListener("click", () => picture() && deliver(picture(), page, field));
+                    row.append(button);
+                }
+                const after = place.tagName === "BUTTON" ? place.parentElement : place;
+                after.insertAdjacentElement("afterend", row);
+            }
+            row.hidden = !picture();
+        }
+    }
 
     document.addEventListener("change", (event) => {  // a text that is edited in place
         const edited = event.target instanceof Element && event.target.closest("#ti_fix_root [data-ti-fix-edit]");
@@ -111,10 +194,29 @@
                     if (folds.has(fold.className)) fold.open = folds.get(fold.className);
                 }
             }
+            announce(page);
             if (!lastCommand || document.activeElement !== document.body) return;
             const again = page.querySelector('button[data-ti-fix="' + CSS.escape(lastCommand) + '"]');
             if (again) again.focus({preventScroll: true});
         }).observe(page, {childList: true, subtree: true});
+    }
+
+    const told = new Map();
+
+    /** Says a job's progress to screen readers, at each tenth; its end is a message that they read by themselves. */
+    function announce(page) {
+        const bar = page.querySelector('[role="progressbar"]');
+        const tenth = bar ? Math.floor(bar.getAttribute("aria-valuenow") / 10) : -1;
+        if (told.get(page) === tenth) return;
+        told.set(page, tenth);
+        let place = document.getElementById("ti_fix_announced");
+        if (!place) {
+            place = document.createElement("div");
+            place.id = "ti_fix_announced";
+            place.setAttribute("aria-live", "polite");
+            document.body.append(place);
+        }
+        if (bar) place.textContent = bar.getAttribute("aria-label") + ": " + tenth * 10 + " %";
     }
 
     /** Folders are read and running jobs found when a page comes into sight, so that starting the WebUI costs nothing. */
@@ -127,10 +229,10 @@
     }
 
     const BADGE = "position:absolute;top:6px;left:6px;z-index:2;padding:1px 7px;border-radius:999px;font-size:11px;" +
-        "line-height:1.5;color:#fff;background:rgba(20,20,28,.78);pointer-events:none";
+        "line-height:1.5;color:#fff;background:rgba(20,20,28,.78);border:0;cursor:pointer";
     let badgesAsked = 0;
 
-    /** What each embedding is made for, as a badge on its card among the extra networks; told by the API. */
+    /** What each embedding is made for, as a badge on its card, told by the API; pressed, it opens our page. */
     async function badgeCards() {
         const cards = [...root().querySelectorAll('[id*="_textual_inversion_cards"] .card:not([data-ti-fix-badge])')];
         if (!cards.length || document.hidden || Date.now() - badgesAsked < 5000) return;
@@ -140,14 +242,21 @@
         const words = new Map();
         for (const file of (await answer.json()).files) {
             const word = file.verdict === "reject" ? "✕" : {sd15: "SD1.5", sdxl: "SDXL", sd2: "SD2"}[file.made_for];
-            for (const name of [file.trigger, ...file.aliases]) if (word) words.set(name, word);
+            for (const name of [file.trigger, ...file.aliases]) if (word) words.set(name, [word, file.id]);
         }
         for (const card of cards) {
-            card.dataset.tiFixBadge = words.get(card.dataset.name) || "";
-            if (!card.dataset.tiFixBadge) continue;
-            const badge = document.createElement("span");
+            const [word, id] = words.get(card.dataset.name) || [""];
+            card.dataset.tiFixBadge = word;
+            if (!word) continue;
+            const badge = document.createElement("button");
+            badge.type = "button";
             badge.style.cssText = BADGE;
-            badge.textContent = card.dataset.tiFixBadge;
+            badge.textContent = word;
+            badge.title = "Open in TI Fix";
+            badge.addEventListener("click", (event) => {
+                event.stopPropagation();  // the card itself puts its name into the prompt
+                goTo("files", "open:" + id);
+            });
             card.append(badge);
         }
     }
@@ -160,5 +269,6 @@
             watchPage(page);
         }
         badgeCards();
+        addSends();
     }, 300);
 })();

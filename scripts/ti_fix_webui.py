@@ -71,4 +71,4 @@ if drop_outdated():
     script_callbacks.on_app_started(lambda _, app: ui.mount_api(app, host))
     __all__ = ["TiFixScript"]
 else:
-    logging.getLogger("ti_fix").warning("ti_fix was updated while a job runs: restart the WebUI to use it.")
+    logging.getLogger("ti_fix").warning("ti_fix was updated while a job runs and is off: restart the WebUI to use it.")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ti_fix.errors import WrongUse
-from ti_fix.phrases import GROUPS, LEXICON, content_words, lexicon, phrases
+from ti_fix.phrases import GROUPS, LEXICON, content_words, lexicon, phrases, reworded
 
 
 def named(prompt, **more):
@@ -40,10 +40,14 @@ def test_groups_of_the_user_win():
 def test_a_word_is_swapped_in_its_place():
     prompt = "a red circle beside a blue square"
     first, *_ = phrases(prompt)
-    assert first.swapped(prompt, "green") == "a green circle beside a blue square"
+    found = phrases(prompt)
+    assert reworded(prompt, found, ["green", "star", "pale blue", "ring"]) == "a green star beside a pale blue ring"
+    assert reworded(prompt, found, [phrase.text for phrase in found]) == prompt
     assert not {"person", "girl", "man"} & set(phrases("a woman")[0].alternatives)
     assert phrases("a cat")[0].alternatives[:3] == ("dog", "horse", "bird")
     assert phrases("a circle")[0].alternatives[:2] == ("square", "triangle")
+    assert not {"cat", "table"} & set(phrases("a circle")[0].alternatives)  # its own kind is enough
+    assert len({"gray", "grey"} & set(first.alternatives)) == 1  # twice the same word would count twice
     assert "blue" not in first.alternatives and "red" not in first.alternatives and "green" in first.alternatives
 
 

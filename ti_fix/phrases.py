@@ -59,6 +59,9 @@ OVERLAPS: tuple[frozenset[str], ...] = tuple(
 )
 """Words that one picture can show at once, or that mean the same: never alternatives of each other."""
 
+SAME = tuple(frozenset(words.split()) for words in ("gray grey", "purple violet"))
+"""Words that mean the same; only the first of them is told from a third."""
+
 LEXICON: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {group: (*" ".join(kinds).split(), *_TWO_WORDS.get(group, ())) for group, kinds in _KINDS.items()}
 )
@@ -72,6 +75,9 @@ STOP_WORDS = frozenset(
 )
 MAX_ALTERNATIVES = 10
 """Other words of a group that a word is told from."""
+
+ENOUGH_KIN = 5
+"""So many others of its own kind are enough: whether a picture shows a circle or a horse is not what is asked."""
 
 _WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
 
@@ -92,10 +98,6 @@ class Phrase:
     start: int
     end: int
     alternatives: tuple[str, ...]
-
-    def swapped(self, prompt: str, word: str) -> str:
-        """The prompt with another word in its place."""
-        return f"{prompt[: self.start]}{word}{prompt[self.end :]}"
 
 
 def lexicon(own: Sequence[str] = (), objects: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -137,6 +139,19 @@ def phrases(prompt: str, words: Mapping[str, Sequence[str]] = LEXICON) -> list[P
     return found
 
 
+def reworded(prompt: str, found: Sequence[Phrase], words: Sequence[str]) -> str:
+    """The prompt with other words in the places of its phrases.
+
+    Args:
+        prompt: in which the phrases were found.
+        found: its phrases, in their order.
+        words: one a phrase.
+    """
+    for phrase, word in reversed(list(zip(found, words, strict=True))):
+        prompt = f"{prompt[: phrase.start]}{word}{prompt[phrase.end :]}"
+    return prompt
+
+
 def _phrase(
     text: str,
     place: tuple[int, int],
@@ -148,10 +163,19 @@ def _phrase(
     group = groups[text.lower()]
     kin = next((kind for kind in KINDS if text.lower() in kind), ())
     near = said.union({text.lower()}, *(same for same in OVERLAPS if text.lower() in same))
-    others = [word for word in dict.fromkeys((*kin, *words[group])) if word not in near]
+    related = [word for word in kin if word not in near]
+    others = (
+        related if len(related) >= ENOUGH_KIN else [w for w in dict.fromkeys((*kin, *words[group])) if w not in near]
+    )
+    others = [word for number, word in enumerate(others) if not _says_same(word, others[:number])]
     if group == "colour" and following in BACKGROUND_WORDS:
         group = "scene"
     return Phrase(text=text, group=group, start=place[0], end=place[1], alternatives=tuple(others[:MAX_ALTERNATIVES]))
+
+
+def _says_same(word: str, others: Sequence[str]) -> bool:
+    """Whether another spelling or an overlapping word is there already: two of them would count twice."""
+    return any(word in same and other in same for same in SAME for other in others)
 
 
 def _joined(text: str, places: Sequence[tuple[int, int]], first: int, count: int) -> str:

@@ -126,6 +126,33 @@ def test_a_second_pass_has_maps_of_its_own():
     assert torch.allclose(recorder.maps()[1].maps, alone.maps, atol=1e-6)
 
 
+def test_texts_of_one_picture_keep_their_words_apart():
+    """As AND tells them side by side and prompt editing one after the other."""
+    discs = [torch.zeros(8, 8, dtype=torch.bool) for _ in range(3)]
+    for number, disc in enumerate(discs):
+        disc[2 * number : 2 * number + 2, 1:6] = True
+    unet = Planted(discs, 6)
+    told = torch.eye(6).repeat(1, 2)
+    other = told.flip(0)  # the words stand at other places here: token 1 is what token 4 was
+    first = Wanted(picture=0, context=told, places={"red": (1,), "circle": (2,)})
+    second = Wanted(picture=0, context=other, places={"blue": (2,), "circle": (3,)})
+    with Recorder(unet) as recorder:
+        recorder.expect([first, second], 0)
+        unet(torch.zeros(2, 4, 8, 8), 0, torch.stack([told, other]))
+    (together,) = recorder.maps()
+    with Recorder(unet) as recorder:
+        for step, each in enumerate((first, second)):
+            recorder.expect([each], step)
+            unet(torch.zeros(1, 4, 8, 8), 0, each.context[None])
+    (one_after_the_other,) = recorder.maps()
+    for found, steps in ((together, 1), (one_after_the_other, 2)):
+        assert found.words == ("red", "circle", "blue") and found.steps == steps
+        by_word = dict(zip(found.words, found.maps, strict=True))
+        assert iou(by_word["red"], discs[0]) > 0.9 and iou(by_word["blue"], discs[2]) > 0.9
+        assert iou(by_word["circle"], discs[1]) > 0.9
+    assert torch.allclose(together.maps, one_after_the_other.maps)
+
+
 def test_layers_and_steps_can_be_chosen():
     requests = [request(steps=4)]
     _, (every,) = record(requests, WORDS)

@@ -7,7 +7,8 @@ python3 run.py check-host --webui PATH [-- FLAGS]
     --models FOLDER     checkpoints (.safetensors) to use instead of the tiny ones: one for SDXL, and one for SD1.5
     --extension FOLDER  a further extension that this installation needs; may be repeated
     --parts PART …      only some of: contract (what ti_fix relies on inside the WebUI, docs/hosts.md), cases (the
-                        public reports), changes (files that come, change and go; settings; other models)
+                        public reports), align (damaged checkpoints, docs/align.md), changes (files that come, change
+                        and go; settings; other models), update (another release of ti_fix on disk, then Reload UI)
     -- FLAGS            further flags for the WebUI, such as --use-cpu all --no-half
 
 python3 run.py check-host --url URL --embeddings FOLDER
@@ -17,9 +18,12 @@ python3 run.py check-host --url URL --embeddings FOLDER
 
                         and, only when named, training: the loaded model is trained on and given back
                         (with the Python of the project's .venv)
-                        and, only when named, train-page: the Train page in a browser, a concept that the small SDXL
-                        has no word for learned and measured (the same Python), and page: the Files page; both need
-                        the package playwright and a Chromium; pictures of each step go to --shots FOLDER (out/page)
+                        train-page: the Train page in a browser, a concept that the small SDXL has no word for learned
+                        and measured (the same Python)
+                        page: the pages in a browser
+                        evaluate: attention maps, and the Evaluate page in a browser, with the small real model
+                        A browser needs the package playwright and a Chromium; pictures of each step go to --shots
+                        FOLDER (out/page)
     --cases F01,D       only the cases whose ids begin so
     --report FILE       write the table as Markdown
 """
@@ -30,6 +34,7 @@ import argparse
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.hosts import host_cases
@@ -41,9 +46,9 @@ from tests.hosts.table import Table
 from tests.hosts.webui_client import Client, Failed
 from tests.hosts.webui_process import Installation
 
-PARTS = ("contract", "cases", "changes")
+PARTS = ("contract", "cases", "align", "changes", "update")
 TRAINING = {"training", "train-page"}
-ALL_PARTS = (*PARTS, *sorted(TRAINING), "page")
+ALL_PARTS = (*PARTS, *sorted(TRAINING), "page", "evaluate")
 
 
 class CannotCheck(Exception):
@@ -67,18 +72,20 @@ def installation(arguments: argparse.Namespace, folder: Path) -> Installation:
     python = arguments.python or next((p for p in own if p.exists()), None)
     if python is None:
         raise CannotCheck(f"{path} has no venv folder; name the WebUI's Python with --python.")
-    needed = () if arguments.models else _tiny(path, folder, trained=bool(TRAINING & {*arguments.parts}))
+    needed = () if arguments.models else _tiny(path, folder, arguments.parts)
     models = arguments.models or folder
     if "sdxl" not in checkpoints(models):
         raise CannotCheck(f"{models} holds no SDXL checkpoint (.safetensors).")
     return Installation(path, python.absolute(), models, (*needed, *arguments.extension), tuple(arguments.flags))
 
 
-def _tiny(path: Path, folder: Path, *, trained: bool) -> tuple[Path, ...]:
+def _tiny(path: Path, folder: Path, parts: Sequence[str]) -> tuple[Path, ...]:
     """Write small checkpoints; the extensions that the WebUI needs to load them."""
     from tests.hosts import tiny_checkpoints  # diffusers: seconds that a command line with a mistake need not wait for
 
-    return tiny_checkpoints.write(path, folder, trained=trained)
+    if list(parts) == ["evaluate"]:
+        return tiny_checkpoints.write_small(path, folder)
+    return tiny_checkpoints.write(path, folder, trained=bool(TRAINING & {*parts}))
 
 
 def checkpoints(folder: Path) -> dict[str, str]:
@@ -104,13 +111,19 @@ def check_installed(arguments: argparse.Namespace) -> Report:
                 check.contract()
             if "cases" in arguments.parts:
                 cases = check.cases(host_cases.names(arguments.cases))
+            if "align" in arguments.parts:
+                check.align()
             if TRAINING & {*arguments.parts}:
                 check.versions = _training(what, folder / "training", check.table, arguments)
             if "page" in arguments.parts:
                 check.page(arguments.shots)
+            if "evaluate" in arguments.parts:
+                check.evaluate(arguments.shots)
             if "changes" in arguments.parts:
                 check.without()
                 check.with_ti_fix()
+            if "update" in arguments.parts:
+                check.update()
         except Failed as error:
             check.table.add("the WebUI runs", False, str(error))
     return Report(

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.hosts import page_check
+from tests.hosts import page_check, ways_check
 from tests.hosts import sample_files as files
+from tests.hosts.align_checks import AlignCheck
 from tests.hosts.case_checks import HIRES, CaseCheck
 from tests.hosts.host_cases import Name
 from tests.hosts.table import Faults, Table
+from tests.hosts.update_check import UpdateCheck
 from tests.hosts.webui_client import Failed, Picture
 from tests.hosts.webui_process import Installation, Webui
 
@@ -84,8 +86,16 @@ class Check:
             cases.run()
         return cases
 
+    def align(self) -> None:
+        """Damaged checkpoints."""
+        AlignCheck(self.what, self.data / "align", self.models, self.table).run()
+
+    def update(self) -> None:
+        """Another release of ti_fix on disk while the WebUI runs."""
+        UpdateCheck(self.what, self.data / "update", self.models["sdxl"], self.table).run()
+
     def page(self, shots: Path) -> None:
-        """The Files page in a browser."""
+        """The pages in a browser."""
         data = self.data / "page"
         shots.mkdir(parents=True, exist_ok=True)
         page_check.put(data / "embeddings", data / "models" / "Lora")
@@ -94,7 +104,15 @@ class Check:
             page_check.opened(webui.url) as page,
         ):
             self.versions = webui.versions()
-            page_check.PageCheck(page, data / "embeddings", shots, self.table).run()
+            page_check.PageCheck(page, webui, self.models, data / "embeddings", shots, self.table).run()
+            picture = ways_check.put(data / "embeddings", shots)
+            ways_check.drive(page, shots, picture, self.table)
+
+    def evaluate(self, shots: Path) -> None:
+        """Attention maps, and the Evaluate page in a browser, with the small real model."""
+        from tests.hosts import evaluate_check  # diffusers: seconds that the other parts need not wait for
+
+        evaluate_check.run(self.what, self.data / "evaluate", shots, self.table, self.versions)
 
     def without(self) -> None:
         """How the WebUI draws by itself: with healthy files only, so that all other triggers are plain text."""

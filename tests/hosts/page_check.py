@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.cases import folder
-from tests.hosts import sample_files as files
 from tests.hosts.table import Faults, Table
-from tests.ui.browser.drive import FLAGS, PATIENCE, WIDE, Visit, chromium, entered
+from tests.hosts.webui_client import Client
+from tests.ui.browser.visit import FLAGS, PATIENCE, WIDE, Visit, chromium, entered
 
 MANY = 150
 """Broken files for the batch, so that there is time to stop it."""
@@ -30,7 +30,8 @@ def put(where: Path, loras: Path) -> None:
         path = where / "many" / f"ckmany{number:03d}.safetensors"
         path.parent.mkdir(exist_ok=True)
         shutil.copyfile(folder() / "handover" / "S01" / "swapped.safetensors", path)
-    files.bundle(loras / "ckbundle.safetensors")
+    loras.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(folder() / "handover" / "X03" / "bundledXL.safetensors", loras / "ckbundle.safetensors")
 
 
 @dataclass
@@ -39,12 +40,16 @@ class PageCheck:
 
     Attributes:
         page: of playwright, open on the WebUI.
+        webui: the same WebUI.
+        models: family -> file name of a checkpoint.
         root: the embeddings folder.
         shots: where the pictures go.
         table: is continued.
     """
 
     page: Any
+    webui: Client
+    models: Mapping[str, str]
     root: Path
     shots: Path
     table: Table
@@ -53,8 +58,10 @@ class PageCheck:
         """Everything, in the order in which a user would do it."""
         for step in (self.opens, self.searches, self.details, self.repairs, self.undoes, self.splits):
             self._row(step)
-        for step in (self.exports, self.extracts, self.copies_and_adds, self.stops_a_batch, self.settings):
+        for step in (self.exports, self.extracts, self.copies_and_adds, self.stops_a_batch):
             self._row(step)
+        self._row(self.cards)
+        self._row(self.settings)
 
     def _row(self, step: Callable[[Faults], None]) -> None:
         with self.table.row(f"page: {step.__doc__}") as faults:
@@ -87,7 +94,8 @@ class PageCheck:
         """it lists the folder when it comes into sight"""
         Visit(self.page, self.shots).tab("Files")
         self._find("table").locator("tr[data-ti-fix]").first.wait_for()
-        faults.unless(f"{MANY + 6}" in self._find("chips").inner_text(), self._find("chips").inner_text())
+        counts = self._find("chips").first.inner_text()
+        faults.unless(f"{MANY + 6}" in counts, counts)
 
     def searches(self, faults: Faults) -> None:
         """search and filter narrow the list"""
@@ -148,7 +156,7 @@ class PageCheck:
         self._said("1 LoRA with embeddings")
         self._press("take")
         self._said("taken out")
-        faults.unless(bool(list(self.root.glob("ckbundled*.safetensors"))), "no file")
+        faults.unless((self.root / "hero.safetensors").exists(), f"no file: {self._find('status').first.inner_text()}")
 
     def copies_and_adds(self, faults: Faults) -> None:
         """Copy and Add to txt2img"""
@@ -171,6 +179,28 @@ class PageCheck:
         self._said("Stopped|repaired on disk")
         done = len(list((self.root / "ti_fix_backup").rglob("ckmany*.bak")))
         faults.unless(0 < done < MANY, f"{done} of {MANY} were repaired")
+
+    def cards(self, faults: Faults) -> None:
+        """the WebUI's cards are what prompts can use, also after a switch of the model"""
+        self.page.locator("#tabs > .tab-nav > button", has_text=re.compile("txt2img", re.IGNORECASE)).first.click()
+        tabs = self.page.locator("#txt2img_extra_tabs > .tab-nav > button")
+        tabs.filter(has_text="Textual Inversion").first.click()
+        for family in (*self.models, "sdxl"):
+            self.webui.options(sd_model_checkpoint=self.models[family])
+            self.webui.picture("a cat")  # some WebUIs load a model only when a picture is asked for
+            self.page.locator("#txt2img_textual_inversion_extra_refresh").click()
+            wanted = self.webui.loaded()
+            for _ in range(20):
+                self.page.wait_for_timeout(500)
+                shown = self._cards()
+                if shown == wanted:
+                    break
+            faults.unless(bool(wanted), f"{family}: nothing is listed")
+            faults.unless(shown == wanted, f"{family}: {sorted(shown ^ wanted)[:5]} of {len(shown)}, {len(wanted)}")
+
+    def _cards(self) -> set[str]:
+        script = "cards => cards.map(card => card.dataset.name)"
+        return set(self.page.locator("#txt2img_textual_inversion_cards .card").evaluate_all(script))
 
     def settings(self, faults: Faults) -> None:
         """the settings page has its section"""

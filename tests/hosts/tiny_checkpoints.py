@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.hosts import evaluate_files
 from tests.hosts.tiny_models import small
 from ti_fix.small import load
 from ti_fix.small.packs import FOLDER
@@ -34,4 +35,11 @@ def write(webui: Path, folder: Path, *, trained: bool = False) -> tuple[Path, ..
         packed = (FOLDER / f"{name}.safetensors").exists()
         model = load(name) if trained and packed else small(name)
         write_demo_model(model, layout, folder / f"tiny_{name}.safetensors")
+    return (MATCHER,) if is_forge(webui) else ()
+
+
+def write_small(webui: Path, folder: Path) -> tuple[Path, ...]:
+    """The small SDXL that ships with the project, whose pictures show something; see `write`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    evaluate_files.write_model("forge" if is_forge(webui) else "a1111", folder)
     return (MATCHER,) if is_forge(webui) else ()

@@ -38,6 +38,7 @@ def config(**changes: Any) -> TrainConfig:
         "steps": 3,
         "batch_size": 2,
         "warmup": 0,
+        "weighting": "none",
         "learning_rate": "1e-2",
         "validate_every": 0,
         "validation_timesteps": 1,

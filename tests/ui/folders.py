@@ -29,6 +29,9 @@ class StandIn:
     def family(self):
         return self.model
 
+    def loading(self):
+        return False
+
     def text_model(self):
         return self.text
 

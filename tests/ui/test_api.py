@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from tests.ui.folders import STATES, StandIn, fill, save, vectors
+from tests.ui.folders import STATES, StandIn, fill, save, save_lora, vectors
 from ti_fix.ui import api, desk
 
 
@@ -121,6 +121,17 @@ def test_repair_of_several_says_what_failed(client, host):
     assert [each["repaired"] for each in answer["results"]] == [False, True]
     assert "nothing to repair" in answer["results"][0]["error"]
     assert host.refreshed == 0
+
+
+def test_embeddings_are_taken_out(client, host, root):
+    save_lora(root / "lora-xq.safetensors")
+    client.post("/ti_fix/v1/refresh")
+    path = "lora-xq.safetensors"
+    answer = client.post("/ti_fix/v1/extract", json={"path": path}).json()
+    assert answer["written"] == ["hero-xq.safetensors"]
+    assert (root / "hero-xq.safetensors").is_file() and (root / path).is_file()
+    refused = client.post("/ti_fix/v1/extract", json={"id": id_of(client, "ready-xq")})
+    assert refused.status_code == 400 and refused.json()["error"] == "nothing-inside"
 
 
 def test_refresh(client, host, root):
@@ -247,7 +258,7 @@ def test_it_is_described(client):
                 "refresh",
                 "repair",
             ),
-            *("source", "tokens"),
+            *("extract", "source", "tokens"),
         )
     }
     assert all(about["summary"] for each in paths.values() for about in each.values())

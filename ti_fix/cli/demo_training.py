@@ -24,7 +24,7 @@ from ti_fix.train import DoneEvent, FindingEvent, StepEvent, TrainConfig, Valida
 
 NAME = "zqx-demo"
 KIND = "hue"
-STEPS = 80
+STEPS = 120
 _SHOWN, _MADE = 5, 8
 _TOLD_EVERY = 20
 
@@ -63,7 +63,7 @@ def run_training(root: Path) -> Section:
         resolution=128,
         steps=STEPS,
         warmup=5,
-        learning_rate="0.2",
+        learning_rate="0.1",
         rate_unit="rms",
         schedule="cosine",
         validate_every=_TOLD_EVERY,

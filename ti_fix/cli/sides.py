@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ti_fix import tokenizer
 from ti_fix.cli.output import existing
 from ti_fix.cli.standalone import open_host, widths_of
-from ti_fix.cli.subject import SubjectFinder
 from ti_fix.embedding import Embedding
 from ti_fix.errors import WrongUse
-from ti_fix.evaluate import Candidate, EvalConfig, as_stored, default_candidates, plots
-from ti_fix.evaluate.probes import Encode
+from ti_fix.evaluate import Candidate, EvalConfig, as_stored, default_candidates
+from ti_fix.evaluate.probes import Encode, encoder_of
+from ti_fix.evaluate.steps import kept, run_figures, sides_of_steps
 from ti_fix.formats import read
-from ti_fix.protocols import ImageRequest, Sizes
+from ti_fix.protocols import ImageRequest
 from ti_fix.repair import clean, scan
-
-NEIGHBOURS = 6
+from ti_fix.ui.subject import SubjectFinder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,15 +62,16 @@ def sides_of(arguments: argparse.Namespace, config: EvalConfig) -> Sides:
         candidates.append(_original(arguments))
     figures: dict[str, bytes] = {}
     if arguments.run_folder:
-        steps = steps_of(Path(arguments.run_folder), family)
+        run = Path(arguments.run_folder)
+        steps = sides_of_steps(kept(run), lambda path: usable(str(path), family))
         candidates = [replace(candidates[0], step=None), *steps, *candidates[1:]]
-        figures = run_figures(Path(arguments.run_folder), [*steps, candidates[0]], host.model().vocabulary())
+        figures = run_figures(run / "log.csv", [*steps, candidates[0]], host.model().vocabulary())
     fit = widths_of(arguments.model).fit
     return Sides(
         candidates=candidates,
         finder=SubjectFinder(host, fit, config.class_word or name),
         generate=host.generate,
-        encode=lambda side: encoder_of(host.model(), side, fit),
+        encode=lambda side: encoder_of(host.model(), map(fit, side.embeddings)),
         figures=figures,
     )
 
@@ -113,64 +107,3 @@ def _original(arguments: argparse.Namespace) -> Candidate:
         embeddings=(found,),
         generate=host.generate,
     )
-
-
-def steps_of(folder: Path, family: Any) -> list[Candidate]:
-    """The embeddings that a run has kept, by step.
-
-    Raises:
-        WrongUse: there are none.
-    """
-    pattern = re.compile(r".+-(\d+)\.safetensors")
-    found = sorted((int(m[1]), p) for p in folder.glob("*.safetensors") if (m := pattern.fullmatch(p.name)))
-    if not found:
-        raise WrongUse(
-            f"{folder} holds no embeddings of steps (NAME-100.safetensors); give the run's .training folder."
-        )
-    sides = []
-    for step, path in found:
-        embedding = usable(str(path), family)
-        sides.append(Candidate(label=f"step {step}", word=embedding.name, embeddings=(embedding,), step=step))
-    return sides
-
-
-def encoder_of(model: Any, side: Candidate, fit: Callable[[Embedding], Embedding]) -> Encode:
-    """Prompts to context, with a side's embeddings in them."""
-    vectors: Mapping[str, Mapping[str, Tensor]] = {e.name: e.vectors for e in map(fit, side.embeddings)}
-    size = Sizes(original=(1024, 1024), target=(1024, 1024))
-
-    def encode(prompts: Sequence[str]) -> Tensor:
-        context: Tensor = model.encode_prompts(list(prompts), vectors, [size] * len(prompts)).context
-        return context
-
-    return encode
-
-
-def run_figures(folder: Path, sides: Sequence[Candidate], vocabulary: Any) -> dict[str, bytes]:
-    """Training curves, and the way of the vector among its neighbours."""
-    if not plots.available():
-        return {}
-    figures = {}
-    log = folder / "log.csv"
-    if log.is_file():
-        with log.open(newline="", encoding="utf-8") as file:
-            rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
-        figures["Training"] = plots.training(rows)
-    for key, table in vocabulary.tables.items():
-        steps = [
-            (side.label, side.embeddings[0].vectors[key][0]) for side in sides if key in side.embeddings[0].vectors
-        ]
-        if len(steps) > 1 and steps[0][1].shape[0] == table.shape[1]:
-            words = _neighbours(steps[-1][1], table, vocabulary.trained)
-            figures[f"Way of the first vector ({key})"] = plots.way(steps, words, key)
-    return figures
-
-
-def _neighbours(vector: Tensor, table: Tensor, trained: Tensor | None) -> list[tuple[str, Tensor]]:
-    """The words whose rows are nearest by cosine."""
-    rows = table.detach().float().cpu()
-    cosines = torch.nn.functional.cosine_similarity(rows, vector.float()[None])
-    if trained is not None:
-        cosines[: len(trained)][~trained] = -1
-    best = cosines.topk(NEIGHBOURS).indices.tolist()
-    return [(tokenizer.decode([i]).strip() or str(i), rows[i]) for i in best]

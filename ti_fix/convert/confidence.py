@@ -4,8 +4,8 @@ Each word is converted by the map as it would be had the word not been there, as
 (trained vectors lie off the words, and noise has no meaning that could carry over), and compared with the truth; and
 blurred once more with the word there, as a vector may have moved away from a word that is known. A
 regression makes one score of the evidence; the expected cosine as a function of the score is then the isotonic
-regression (Barlow et al. 1972) of outcomes that the regression has not seen, and the interval is where four fifths of
-them fell.
+regression (Barlow et al. 1972) of outcomes that the regression has not seen. The interval cuts equal tails off the
+outcomes of like scores, so wide that four fifths of the unblurred words lie inside.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ NOBODY = -1
 
 WINDOW = 60
 """Outcomes around a score from which its interval is read."""
+
+INSIDE = 0.8
+"""Share of the unblurred words whose outcome lies in their interval."""
+
+TAILS = [n / 200 for n in range(20, 3, -1)]
+"""Shares of the outcomes to cut off at each end, the first that leaves `INSIDE` is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +78,7 @@ class Calibration:
         scores: (n,) ascending.
         outcomes: (n,) the true cosine of each.
         expected: (n,) the isotonic fit through them.
+        tail: (), share of the outcomes of like scores that lies above the interval, and below.
     """
 
     worth: Tensor
@@ -80,6 +87,7 @@ class Calibration:
     scores: Tensor
     outcomes: Tensor
     expected: Tensor
+    tail: Tensor
 
     def of(self, rung: Rung) -> Confidence:
         """The confidence of one conversion; beyond the scores that were seen, that of the nearest."""
@@ -89,9 +97,8 @@ class Calibration:
             return WORTHLESS
         score = (_terms(torch.tensor([rung.evidence]), self.scale) @ self.weights)[0]
         place = int(torch.searchsorted(self.scores, score).clamp(0, len(self.scores) - 1))
-        start = max(0, min(place - WINDOW // 2, len(self.scores) - WINDOW))
-        around = self.outcomes[start : start + WINDOW]
-        low, high = (float(q) for q in torch.quantile(around, torch.tensor([0.1, 0.9])))
+        around = _like(self.outcomes, place)
+        low, high = (float(q) for q in torch.quantile(around, torch.stack([self.tail, 1 - self.tail])))
         expected = float(self.expected[place])
         return Confidence(expected=expected, low=min(low, expected), high=max(high, expected))
 
@@ -117,6 +124,7 @@ def calibrate(pair: TablePair, left_out: LeftOut, *, asked: int = ASKED, seed: i
         scores[half] = terms[half] @ _regression(terms[~half], outcomes[~half])
     scores, order = scores.sort()
     outcomes = outcomes[order]
+    unblurred = order < len(words)
     return Calibration(
         worth=worth,
         scale=scale,
@@ -124,7 +132,25 @@ def calibrate(pair: TablePair, left_out: LeftOut, *, asked: int = ASKED, seed: i
         scores=scores,
         outcomes=outcomes,
         expected=isotonic(outcomes),
+        tail=torch.tensor(_tail(outcomes, unblurred)),
     )
+
+
+def _like(outcomes: Tensor, place: int) -> Tensor:
+    """The outcomes whose scores are nearest to that of one, (`WINDOW`,)."""
+    start = max(0, min(place - WINDOW // 2, len(outcomes) - WINDOW))
+    return outcomes[start : start + WINDOW]
+
+
+def _tail(outcomes: Tensor, judged: Tensor) -> float:
+    """The largest of `TAILS` that leaves `INSIDE` of the judged outcomes within what is like them."""
+    places = judged.nonzero()[:, 0]
+    around = torch.stack([_like(outcomes, int(place)) for place in places])
+    for tail in TAILS:
+        low, high = torch.quantile(around, torch.tensor([tail, 1 - tail]), dim=1)
+        if float(((low <= outcomes[places]) & (outcomes[places] <= high)).float().mean()) >= INSIDE:
+            break
+    return tail
 
 
 def _tried(words: Tensor, pair: TablePair, left_out: LeftOut, worth: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -161,7 +187,7 @@ def _regression(terms: Tensor, outcomes: Tensor) -> Tensor:
     """Least squares with a slight pull to zero."""
     x, y = terms.double(), outcomes.double()
     square = x.T @ x
-    square += 1e-2 * len(x) * torch.eye(len(square), dtype=torch.float64)
+    square += 1e-3 * len(x) * torch.eye(len(square), dtype=torch.float64)
     weights: Tensor = torch.linalg.solve(square, x.T @ y)
     return weights.float()
 

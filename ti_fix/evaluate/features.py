@@ -139,7 +139,10 @@ def named(name: str, *, device: str = "cpu", download: bool = False) -> Backbone
         raise WrongUse(f"open_clip knows no {name!r}; write ARCHITECTURE/WEIGHTS, for instance {next(iter(OFFERS))}.")
     if not download:
         offer = OFFERS.get(name) or f"{name}: size and licence are told on its page, from open_clip's list of models"
-        raise NeedsDownload(f"The judge has to be fetched. {offer}. Say yes with --download, or give it as a file.")
+        raise NeedsDownload(
+            f"The judge has to be fetched. {offer}. Say yes (--download, or the box under Judge on the page), or give "
+            "it as a file."
+        )
     model, _, _ = open_clip.create_model_and_transforms(architecture, pretrained=weights, device=device)
     return wrap_open_clip(model, open_clip.get_tokenizer(architecture), name)
 

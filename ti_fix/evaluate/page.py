@@ -51,8 +51,8 @@ def page(
         figures: heading -> PNG, beside the plot of the scores.
         sections: heading -> finished HTML, from those who know how to draw it.
     """
-    head = f'<meta charset="utf-8"><title>{_shown(title)}</title><style>{STYLE}</style>'
-    inner = f"<h1>{_shown(title)}</h1>\n{body(report, figures=figures, sections=sections)}"
+    head = f'<meta charset="utf-8"><title>{shown(title)}</title><style>{STYLE}</style>'
+    inner = f"<h1>{shown(title)}</h1>\n{body(report, figures=figures, sections=sections)}"
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{inner}\n</body></html>\n'
 
 
@@ -60,24 +60,24 @@ def body(
     report: Report, *, figures: Mapping[str, bytes] | None = None, sections: Mapping[str, str] | None = None
 ) -> str:
     """What stands on the page below its heading; see `page`."""
-    parts = [*(f'<p class="told">{_shown(each)}</p>' for each in report.sentences)]
+    parts = [*(f'<p class="told">{shown(each)}</p>' for each in report.sentences)]
     if report.best:
-        parts.append(f'<p class="told">Best step of the run: <b>{_shown(report.best)}</b></p>')
-    parts.append(f'<p class="small">{_shown(judged_by(report))}</p>')
-    parts += [f'<p class="note">{_shown(note)}</p>' for note in report.notes]
+        parts.append(f'<p class="told">Best step of the run: <b>{shown(report.best)}</b></p>')
+    parts.append(f'<p class="small">{shown(judged_by(report))}</p>')
+    parts += [f'<p class="note">{shown(note)}</p>' for note in report.notes]
     parts += ["<h2>Scores</h2>", scores_table(report)]
     every = {"Scores as points": plots.scores(report)} if plots.available() and report.metrics else {}
     if not plots.available():
         parts.append('<p class="note">Plots are left out: the package matplotlib is not installed.</p>')
     if report.differences:
-        parts += [f"<h2>{_shown(report.sides[0].label)} minus the other</h2>", differences_table(report)]
+        parts += [f"<h2>{shown(report.sides[0].label)} minus the other</h2>", differences_table(report)]
     for heading, image in {**every, **(figures or {})}.items():
-        parts += [f"<h2>{_shown(heading)}</h2>", f'<img class="plot" alt="{_shown(heading)}" src="{_data(image)}">']
+        parts += [f"<h2>{shown(heading)}</h2>", f'<img class="plot" alt="{shown(heading)}" src="{_data(image)}">']
     parts += _probes(report)
     if any(side.pictures for side in report.sides):
         parts += ["<h2>Pictures</h2>", _pictures(report)]
     for heading, content in (sections or {}).items():
-        parts += [f"<h2>{_shown(heading)}</h2>", content]
+        parts += [f"<h2>{shown(heading)}</h2>", content]
     parts += ["<h2>What the names mean</h2>", _meanings(report)]
     return "\n".join(parts)
 
@@ -87,21 +87,21 @@ def scores_table(report: Report) -> str:
     sides = [(side.label, side.scores) for side in report.sides]
     if report.ceilings:
         sides.append(("references among themselves", report.ceilings))
-    head = "".join(f"<th>{_shown(label)}</th>" for label, _ in sides)
+    head = "".join(f"<th>{shown(label)}</th>" for label, _ in sides)
     rows = [
-        f"<tr><th>{_shown(m)}</th>{''.join(_cell(scores.get(m)) for _, scores in sides)}</tr>" for m in report.metrics
+        f"<tr><th>{shown(m)}</th>{''.join(_cell(scores.get(m)) for _, scores in sides)}</tr>" for m in report.metrics
     ]
     return f'<div class="wide"><table><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
 
 
 def differences_table(report: Report) -> str:
     """First side minus each other; bold where the interval leaves out 0."""
-    head = "".join(f"<th>{_shown(label)}</th>" for label in report.differences)
+    head = "".join(f"<th>{shown(label)}</th>" for label in report.differences)
     rows = []
     for metric in report.metrics:
         found = [each.get(metric) for each in report.differences.values()]
         if any(found):
-            rows.append(f"<tr><th>{_shown(metric)}</th>{''.join(_cell(e, signed=True) for e in found)}</tr>")
+            rows.append(f"<tr><th>{shown(metric)}</th>{''.join(_cell(e, signed=True) for e in found)}</tr>")
     return f'<div class="wide"><table><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
 
 
@@ -119,7 +119,7 @@ def _probes(report: Report) -> list[str]:
     if not probed:
         return []
     rows = "".join(
-        f"<tr><th>{_shown(label)}</th><td>{p.order:.3f}</td><td>{p.context:.3f}</td><td>{p.later:.3f}</td></tr>"
+        f"<tr><th>{shown(label)}</th><td>{p.order:.3f}</td><td>{p.context:.3f}</td><td>{p.later:.3f}</td></tr>"
         for label, p in probed
     )
     head = "<th>moved by its place</th><th>moved by adjectives</th><th>moves what follows</th>"
@@ -127,7 +127,7 @@ def _probes(report: Report) -> list[str]:
 
 
 def _pictures(report: Report) -> str:
-    head = "".join(f"<th>{_shown(side.label)}</th>" for side in report.sides)
+    head = "".join(f"<th>{shown(side.label)}</th>" for side in report.sides)
     rows = []
     for number, (prompt, seed) in enumerate(report.plan[:SHOWN_ROWS]):
         cells = "".join(
@@ -136,16 +136,14 @@ def _pictures(report: Report) -> str:
             else "<td></td>"
             for side in report.sides
         )
-        rows.append(f"<tr><td>{_shown(prompt)}<small>seed {seed}</small></td>{cells}</tr>")
+        rows.append(f"<tr><td>{shown(prompt)}<small>seed {seed}</small></td>{cells}</tr>")
     more = len(report.plan) - SHOWN_ROWS
     left_out = f'<p class="small">{more} more are scored but not shown.</p>' if more > 0 else ""
     return f'<div class="wide"><table class="pictures"><tr><th></th>{head}</tr>{"".join(rows)}</table></div>{left_out}'
 
 
 def _meanings(report: Report) -> str:
-    items = "".join(
-        f"<li><code>{_shown(m)}</code>: {_shown(MEANINGS.get(m, 'own group'))}</li>" for m in report.metrics
-    )
+    items = "".join(f"<li><code>{shown(m)}</code>: {shown(MEANINGS.get(m, 'own group'))}</li>" for m in report.metrics)
     return f"<ul>{items}</ul>"
 
 
@@ -162,12 +160,13 @@ def _data(image: bytes, kind: str = "png") -> str:
     return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
 
 
-def _shown(text: object) -> str:
+def shown(text: object) -> str:
+    """A text that cannot bring HTML along."""
     return html.escape(printable(str(text), 2000), quote=True)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A plain table of texts."""
-    top = "".join(f"<th>{_shown(each)}</th>" for each in head)
-    lines = "".join("<tr>" + "".join(f"<td>{_shown(each)}</td>" for each in row) + "</tr>" for row in rows)
+    top = "".join(f"<th>{shown(each)}</th>" for each in head)
+    lines = "".join("<tr>" + "".join(f"<td>{shown(each)}</td>" for each in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><tr>{top}</tr>{lines}</table></div>'

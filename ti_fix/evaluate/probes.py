@@ -7,12 +7,15 @@ the class word's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from ti_fix.embedding import Embedding
+from ti_fix.protocols import DiffusionModel, Sizes
 
 POSITIONS = 8
 FILLERS = (
@@ -27,6 +30,26 @@ ADJECTIVES = ("red", "green", "small", "old", "wooden", "bright")
 
 Encode = Callable[[Sequence[str]], Tensor]
 """Prompts -> context (n, tokens, width); the embeddings are known to it."""
+
+
+SIZES = Sizes(original=(1024, 1024), target=(1024, 1024))
+"""What SDXL is told of the picture while it is probed; it does not change the context."""
+
+
+def encoder_of(model: DiffusionModel, embeddings: Iterable[Embedding]) -> Encode:
+    """A model's own way from prompts to context.
+
+    Args:
+        model: the loaded one.
+        embeddings: that prompts may call, in the model's widths.
+    """
+    vectors = {each.name: each.vectors for each in embeddings}
+
+    @torch.no_grad()
+    def encode(prompts: Sequence[str]) -> Tensor:
+        return model.encode_prompts(list(prompts), vectors, [SIZES] * len(prompts)).context
+
+    return encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

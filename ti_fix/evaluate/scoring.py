@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ti_fix.evaluate import metrics
+from ti_fix.evaluate import adherence, metrics
 from ti_fix.evaluate.backbone import Backbone, PictureJudge
 from ti_fix.evaluate.config import EvalConfig
 from ti_fix.evaluate.statistics import Estimate, estimate
@@ -112,16 +112,10 @@ class Scorer:
         words = lexicon(self.config.groups, [self.config.class_word])
         found: dict[str, Tensor] = {}
         for number, text in enumerate(texts):
-            by_group: dict[str, list[Tensor]] = {}
-            for phrase in phrases(text, words):
-                if not phrase.alternatives:
-                    continue
-                others = self._encoded([phrase.swapped(text, word) for word in phrase.alternatives])
-                said = self._encoded([text])[0]
-                by_group.setdefault(phrase.group, []).append(
-                    metrics.adherence(features[number], said, others, self.judge.scale)
-                )
-            for group, values in by_group.items():
+            known = [phrase for phrase in phrases(text, words) if phrase.alternatives]
+            scores = adherence.of_phrases(features[number], text, known, self._encoded, self.judge.scale)
+            for group in dict.fromkeys(phrase.group for phrase in known):
+                values = [score for phrase, score in zip(known, scores, strict=True) if phrase.group == group]
                 found.setdefault(group, torch.full((len(texts),), NAN))[number] = torch.stack(values).mean()
         order = [*GROUPS, *(group for group in found if group not in GROUPS)]
         return {group: found[group] for group in order if group in found}

@@ -9,8 +9,7 @@ from ti_fix.embedding import CLIP_L
 from ti_fix.tokenizer import encode
 
 _BOS, _EOS = CLIP_L.bos_id or 0, CLIP_L.eos_id or 0
-_COMMA = encode(",")[0]
-_STOP = encode(".")[0]
+_COMMA, _STOP = 267, 269
 
 
 def parts(ids: list[int], room: int) -> list[list[int]]:

@@ -93,21 +93,35 @@ class WordMaps:
     steps: int
 
 
+Words = tuple[str, ...]
+
+
 @dataclass(slots=True)
 class _Pass:
-    """Sums of one picture at one latent size."""
+    """Sums of one picture at one latent size.
 
-    words: tuple[str, ...]
-    sums: dict[str, tuple[Tensor, tuple[int, int]]] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    A picture may be told several texts, side by side (AND) or one after the other (prompt editing), so sums are kept
+    for each set of words.
+    """
 
-    def add(self, layer: str, share: Tensor, grid: tuple[int, int]) -> None:
-        """Add a layer's (words, height * width) of one step."""
-        if layer in self.sums:
-            self.sums[layer][0].add_(share)
+    sums: dict[tuple[str, Words], tuple[Tensor, tuple[int, int]]] = field(default_factory=dict)
+    counts: dict[tuple[str, Words], int] = field(default_factory=dict)
+    steps: set[int] = field(default_factory=set)
+
+    def add(self, layer: str, words: Words, share: Tensor, grid: tuple[int, int], step: int) -> None:
+        """Add a layer's (words, height * width) of one step and text."""
+        key = layer, words
+        if key in self.sums:
+            self.sums[key][0].add_(share)
         else:
-            self.sums[layer] = share, grid
-        self.counts[layer] = self.counts.get(layer, 0) + 1
+            self.sums[key] = share, grid
+        self.counts[key] = self.counts.get(key, 0) + 1
+        self.steps.add(step)
+
+    @property
+    def words(self) -> Words:
+        """Every word that stood in any of the texts."""
+        return tuple(dict.fromkeys(word for _, words in self.sums for word in words))
 
 
 class Recorder:
@@ -247,8 +261,8 @@ class Recorder:
             return
         for row, wanted, repeats in self._rows:
             share = _shares(query[row], key[row], heads, self._settings.temperature, wanted, repeats)
-            kept = self._passes.setdefault((wanted.picture, *self._size), _Pass(tuple(wanted.places)))
-            kept.add(name, share, grid)
+            kept = self._passes.setdefault((wanted.picture, *self._size), _Pass())
+            kept.add(name, tuple(wanted.places), share, grid, self._step)
 
 
 def _repeats(row: Tensor, wanted: Tensor) -> int:
@@ -306,18 +320,31 @@ def _shares(query: Tensor, key: Tensor, heads: int, temperature: float, wanted: 
     return shares
 
 
-def _combined(picture: int, height: int, width: int, sums: _Pass) -> WordMaps:
-    """Mean over layers at the latents' size; bilinear, which keeps the sum over tokens at every place."""
-    total = torch.zeros(len(sums.words), height, width)
-    for layer, (summed, grid) in sums.sums.items():
-        mean = (summed / sums.counts[layer]).cpu().view(1, len(sums.words), *grid)
-        total += F.interpolate(mean, size=(height, width), mode="bilinear", align_corners=False)[0]
+def _combined(picture: int, height: int, width: int, found: _Pass) -> WordMaps:
+    """Mean over texts, steps and layers at the latents' size; bilinear, which keeps the sum over tokens at each place.
+
+    A word's mean is over the texts and steps in which it stood.
+    """
+    words = found.words
+    rows = {word: number for number, word in enumerate(words)}
+    layers = dict.fromkeys(layer for layer, _ in found.sums)
+    total, times = torch.zeros(len(words), height, width), torch.zeros(len(words), 1, 1)
+    for layer in layers:
+        sums, counts = torch.zeros(len(words), height, width), torch.zeros(len(words), 1, 1)
+        for (name, told), (summed, grid) in found.sums.items():
+            if name == layer and told:
+                large = summed.cpu().view(1, len(told), *grid)
+                places = [rows[word] for word in told]
+                sums[places] += F.interpolate(large, size=(height, width), mode="bilinear", align_corners=False)[0]
+                counts[places] += found.counts[name, told]
+        total += sums / counts.clamp(min=1)
+        times += (counts > 0).float()
     return WordMaps(
         picture=picture,
         width=width,
         height=height,
-        words=sums.words,
-        maps=total / max(1, len(sums.sums)),
-        layers=len(sums.sums),
-        steps=max(sums.counts.values(), default=0),
+        words=words,
+        maps=total / times.clamp(min=1),
+        layers=len(layers),
+        steps=len(found.steps),
     )

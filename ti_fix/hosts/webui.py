@@ -186,6 +186,10 @@ class WebuiHost:
         named = getattr(shared.cmd_opts, "clip_models_path", None)
         return [Path(named)] if named else []
 
+    def loading(self) -> bool:
+        """False: the WebUI shows that itself, and loads at the first picture."""
+        return False
+
     def judge(self) -> None:
         """None: its models are of the usual kind."""
 

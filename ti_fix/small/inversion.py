@@ -21,6 +21,7 @@ from ti_fix.small.vocabulary import BOS, EOS, PAD, VOCABULARY
 
 MARK = "taster"  # stands for the new word in captions; a one-token word that no caption uses
 TOKENS = 77
+WEIGHT_CAP = 40.0  # noise counts as in the training of the models: unweighted, hues go away from what is shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +104,7 @@ class Inverter:
                 rows.append(noise if job.start == "random" else row + (0.1 * noise if k else 0))
         return torch.stack(rows)
 
-    def train(self, jobs: list[Job], steps: int, per_step: int = 2) -> list[dict[str, Tensor]]:
+    def train(self, jobs: list[Job], steps: int, per_step: int = 4) -> list[dict[str, Tensor]]:
         """Train all jobs; returns each encoder's vectors after every step (index 0: before the first)."""
         vectors = jobs[0].vectors
         new = {k: self.start_vectors(jobs, k).requires_grad_() for k in self.tables}
@@ -140,7 +141,8 @@ class Inverter:
         for k, (latent, described) in enumerate(shown):
             chosen = [draws[k].randrange(len(described)) for _ in range(per_step)]
             z.append(latent[chosen])
-            t.append(torch.randint(0, 1000, (per_step,), generator=noise[k]))
+            spread = torch.arange(per_step) + torch.rand(per_step, generator=noise[k])  # stratified
+            t.append((spread / per_step * 1000).long().clamp(max=999))
             e.append(torch.randn(latent[chosen].shape, generator=noise[k]))
             texts += [captions.plain_caption(described[i], draws[k]) for i in chosen]
             owner += [k] * per_step
@@ -149,7 +151,8 @@ class Inverter:
         x = a.sqrt() * clean + (1 - a).sqrt() * eps
         out = self.painter.predict(x, times, *self.condition(texts, owner, jobs[0].vectors))
         wanted = eps if self.painter.prediction == "epsilon" else a.sqrt() * eps - (1 - a).sqrt() * clean
-        return ((out - wanted) ** 2).mean((1, 2, 3)).sum() / per_step
+        weight = (1 / a).clamp(max=WEIGHT_CAP) if self.painter.prediction == "epsilon" else torch.ones_like(a)
+        return (weight * (out - wanted) ** 2).mean((1, 2, 3)).sum() / per_step
 
     @torch.no_grad()
     def generate(

@@ -183,9 +183,10 @@ class TrainConfig:
         0.1, "Huber delta", "errors above it count linearly", minimum=1e-6, maximum=1e6, expert=True
     )
     weighting: str = option(
-        "none",
+        "debiased",
         "Timestep weighting",
-        "min-snr and debiased balance the timesteps",
+        "debiased counts noisy timesteps most, because there the prompt decides; min-snr counts clean ones less; none "
+        "treats all alike",
         choices=("none", "min-snr", "debiased"),
         expert=True,
     )

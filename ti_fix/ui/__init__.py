@@ -8,7 +8,7 @@ from ti_fix.ui.host import PageHost
 
 
 def build(host: PageHost) -> list[tuple[Any, str, str]]:
-    """The tab, as the WebUI's ``on_ui_tabs`` takes it: (blocks, title, element id).
+    """The tab, as the WebUI's ``on_ui_tabs`` takes it: (what can ``render`` itself, title, element id).
 
     May be called again after a reload of the page; a job that runs is found again.
     """

@@ -55,7 +55,8 @@ def mount(app: FastAPI, host: PageHost) -> None:
     """Add the routes to a host's app; those of an earlier call on the same app stay as they are."""
     if any(str(getattr(route, "path", "")).startswith(PREFIX) for route in app.routes):
         return
-    from ti_fix.ui.convert_api import convert_files  # it needs what is defined here
+    from ti_fix.ui.convert_api import convert_files  # both need what is defined here
+    from ti_fix.ui.extract_api import extract_files
 
     desk = desk_of(host)
     for path, method, work in (
@@ -63,6 +64,7 @@ def mount(app: FastAPI, host: PageHost) -> None:
         ("inspect", "GET", inspect_file),
         ("repair", "POST", repair_files),
         ("refresh", "POST", refresh),
+        ("extract", "POST", extract_files),
         ("convert", "POST", convert_files),
         ("model", "GET", show_model),
         ("tokens", "POST", show_tokens),

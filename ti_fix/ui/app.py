@@ -35,12 +35,12 @@ def serve(host: PageHost, *, port: int, started: Callable[[str], None]) -> Any:
     import gradio as gr
 
     from ti_fix.ui import compat, mount_api
-    from ti_fix.ui.tab import build
+    from ti_fix.ui.tab import alone
+    from ti_fix.ui.words import TEXTS
 
     theme = gr.themes.Default(font=FONTS, font_mono=MONOSPACE)
     style = (ROOT / "style.css").read_text(encoding="utf-8") + PAGE_STYLE
-    [(blocks, title, _)] = build(host, theme=theme, css=style, title="ti_fix")
-    blocks.title = title
+    blocks = alone(host, theme=theme, css=style, title=TEXTS["tab"])
     with blocks:
         compat.on_load(blocks, f"() => {{ {(ROOT / 'javascript' / 'ti_fix.js').read_text(encoding='utf-8')} }}")
     compat.queue(blocks)
@@ -63,5 +63,6 @@ def serve(host: PageHost, *, port: int, started: Callable[[str], None]) -> Any:
 PAGE_STYLE = """
 #ti_fix_root { max-width: 1400px; margin: 0 auto; }
 #ti_fix_root [data-ti-fix-add] { display: none; }
+footer { display: none !important; }
 """
 """What the page needs where no WebUI surrounds it."""

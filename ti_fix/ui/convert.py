@@ -10,14 +10,14 @@ import gradio as gr
 
 from ti_fix.convert import MATCH
 from ti_fix.convert.ladder import METHODS
-from ti_fix.ui import compat, convert_handlers
+from ti_fix.ui import compat, convert_handlers, form_view
 from ti_fix.ui.convert_desk import ConvertDesk, convert_desk_of
 from ti_fix.ui.convert_handlers import Drawn
 from ti_fix.ui.convert_table import results
 from ti_fix.ui.convert_words import TEXTS
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.markup import shown
-from ti_fix.ui.progress import draw_channel, draw_row
+from ti_fix.ui.progress import TAKE_COMMAND, draw_channel, draw_row
 
 
 def _id(name: str) -> str:
@@ -44,6 +44,7 @@ def build(desk: Desk) -> None:
             pictures = gr.Checkbox(label=TEXTS["draw"], value=False, elem_id=_id("draw"))
             look = gr.Button(TEXTS["look"], elem_id=_id("look"))
             write = gr.Button(TEXTS["write"], variant="primary", elem_id=_id("write"))
+        settings = form_view.draw(convert_handlers.FORM, "convert")
         with gr.Row(elem_classes=["ti_fix_state"]):
             row = draw_row("convert", TEXTS["stop"])
         cards = compat.html(_id("cards"), results(()))
@@ -52,9 +53,9 @@ def build(desk: Desk) -> None:
     for button in (channel.opened, refresh):
         compat.on(button.click, partial(_opened, room), [], outputs, queue=True)
     for button, writes in ((look, False), (write, True)):
-        compat.on(
-            button.click, partial(_convert, room, writes), [files, everything, method, pictures], outputs, queue=True
-        )
+        given = [files, everything, method, pictures, *settings]
+        compat.on(button.click, partial(_convert, room, writes), given, outputs, queue=True)
+    compat.on(channel.send.click, partial(_commanded, room), [channel.command], outputs, js=TAKE_COMMAND)
     compat.on(row.stop.click, partial(_stop, room), [], outputs)
 
 
@@ -64,12 +65,16 @@ def _opened(room: ConvertDesk) -> Iterator[list[Any]]:
 
 
 def _convert(
-    room: ConvertDesk, writes: bool, chosen: Any, everything: Any, method: Any, pictures: Any
+    room: ConvertDesk, writes: bool, chosen: Any, everything: Any, method: Any, pictures: Any, *values: Any
 ) -> Iterator[list[Any]]:
     for each in convert_handlers.convert_chosen(
-        room, chosen or (), bool(everything), str(method), bool(pictures), writes
+        room, chosen or (), bool(everything), str(method), bool(pictures), writes, *values
     ):
         yield drawn(each)
+
+
+def _commanded(room: ConvertDesk, command: str) -> list[Any]:
+    return drawn(convert_handlers.commanded(room, command or ""))
 
 
 def _stop(room: ConvertDesk) -> list[Any]:
@@ -79,9 +84,11 @@ def _stop(room: ConvertDesk) -> list[Any]:
 def drawn(new: Drawn) -> list[Any]:
     """A `Drawn` as values for files, status, cards and the three buttons."""
     keep = compat.update()
-    files = keep if new.choices is None else compat.update(choices=list(new.choices))
+    files: dict[str, Any] = {} if new.choices is None else {"choices": list(new.choices)}
+    if new.chosen is not None:
+        files["value"] = list(new.chosen)
     pieces = [keep if value is None else compat.update(value=value) for value in (new.status, new.cards)]
     if new.busy is None:
-        return [files, *pieces, keep, keep, keep]
+        return [compat.update(**files), *pieces, keep, keep, keep]
     ready = compat.update(interactive=not new.busy)
-    return [files, *pieces, ready, ready, compat.update(visible=new.busy)]
+    return [compat.update(**files), *pieces, ready, ready, compat.update(visible=new.busy)]

@@ -17,6 +17,7 @@ from ti_fix.jobs import Job, Progress
 from ti_fix.repair import Judged
 from ti_fix.repair.clean import provenance
 from ti_fix.train.monitor import nearest_words, order_probe
+from ti_fix.ui import progress
 from ti_fix.ui.convert_pictures import Pictures, draw
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.library import Entry
@@ -93,6 +94,8 @@ class ConvertDesk:
             writing: how the folders are held while a file is written; None writes nothing.
             drawn: make test pictures too; only where the program lends its model.
         """
+        while self.desk.host.loading() and not stop.wait(progress.WATCH):
+            yield Progress(done=0, total=len(entries), note="The model is being loaded.")
         yield Progress(done=0, total=len(entries), note="Reading the words of the loaded model.")
         target, vocabulary = self._target(config)
         done: list[Converted] = []

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ti_fix.convert import ConvertConfig
-from ti_fix.errors import TiFixError
+from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.options import validate
 from ti_fix.ui import markup, progress
 from ti_fix.ui.convert_desk import ConvertDesk, Converted
 from ti_fix.ui.convert_table import results
 from ti_fix.ui.convert_words import TEXTS
+from ti_fix.ui.forms import Form
 from ti_fix.ui.guard import guarded, guarded_steps
 from ti_fix.ui.library import Entry
 
 WATCH = progress.WATCH
+
+FORM = Form(ConvertConfig, leave_out=("method", "keep"))
+"""What the page folds away; it asks for the method in front, and what `keep` is for needs a second checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +29,13 @@ class Drawn:
 
     Attributes:
         choices: names of the embeddings that can be chosen.
+        chosen: those that are.
         status, cards: HTML.
         busy: whether a job runs.
     """
 
     choices: tuple[str, ...] | None = None
+    chosen: tuple[str, ...] | None = None
     status: str | None = None
     cards: str | None = None
     busy: bool | None = None
@@ -61,16 +68,29 @@ def opened(room: ConvertDesk) -> Iterator[Drawn]:
 
 @safe_steps
 def convert_chosen(
-    room: ConvertDesk, chosen: Sequence[str], everything: bool, method: str, drawn: bool, write: bool
+    room: ConvertDesk, chosen: Sequence[str], everything: bool, method: str, drawn: bool, write: bool, *values: Any
 ) -> Iterator[Drawn]:
-    """Look first, or Convert and write."""
-    config = ConvertConfig(method=method)
+    """Look first, or Convert and write; the values are those of `FORM`."""
+    config = FORM.config(values, method=method) if values else ConvertConfig(method=method)
     validate(config)
     entries = _entries(room, chosen, everything)
     writing = room.desk.writing_from_page if write else None
     title = f"Converting {len(entries):,} embedding{'s' if len(entries) != 1 else ''}"
     room.working.start(title, lambda stop: room.events(entries, config, stop, writing=writing, drawn=drawn))
     yield from watched(room)
+
+
+@safe
+def commanded(room: ConvertDesk, command: str) -> Drawn:
+    """``take:WHAT``: an embedding that another page sends, by its id or by the name that prompts call."""
+    verb, _, what = command.partition(":")
+    if verb != "take":
+        return Drawn()
+    room.desk.library.refreshed()
+    entry = next((each for each in room.waiting() if what in (each.id, each.trigger)), None)
+    if entry is None:
+        raise WrongUse(f"Under the loaded {room.family.title} model this embedding needs no conversion.")
+    return Drawn(choices=choices(room), chosen=(entry.where[0],), status="")
 
 
 @safe

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ti_fix.convert import ConvertConfig
+from ti_fix.ui.forms import option_texts
+
 TEXTS: Mapping[str, str] = MappingProxyType(
     {
+        **option_texts(ConvertConfig),
         "about": (
             "SD1.5 embeddings get the second half that SDXL needs, made from the words of the loaded model; SDXL "
             "embeddings give their first half to SD1.5. The page converts for the model that is loaded now. Originals "

@@ -88,7 +88,7 @@ class Desk:
         """The same for what a visitor of the page asks for.
 
         Raises:
-            WrongUse: anybody can be that visitor.
+            WrongUse: as for `refuse_strangers`.
             Busy: as for `writing`.
         """
         self.refuse_strangers()
@@ -96,15 +96,16 @@ class Desk:
             yield
 
     def refuse_strangers(self) -> None:
-        """For whatever writes, or reads files of the visitor's choice.
+        """Before the page writes a file, or looks into a folder that its visitor names.
 
         Raises:
-            WrongUse: anybody can be the page's visitor.
+            WrongUse: anybody can be that visitor.
         """
         if self.host.page_exposed():
             raise WrongUse(
-                "Other computers can reach this page without a password, so it changes no files. Start the WebUI with "
-                "--gradio-auth NAME:PASSWORD, or without --listen and --share."
+                "Other computers can reach this page without a password, so it changes no files and looks into no "
+                "folders that are named on it. Start the WebUI with --gradio-auth NAME:PASSWORD, or without --listen "
+                "and --share."
             )
 
     def repair(self, entry: Entry) -> Replaced:
@@ -152,18 +153,27 @@ class Desk:
             text = f"{_count(back, 'original')} put back." if back else "Nothing was put back."
             yield from self._after(Outcome(text=text, problems=tuple(problems)))
 
+    def extract(self, name: str, path: Path) -> list[Path]:
+        """Write the embeddings that a file carries into the first embeddings folder; the caller holds `writing`.
+
+        Raises:
+            TiFixError: it cannot be read, or carries none.
+        """
+        parsed = read(path)
+        judged = Judged(parsed=parsed, result=repair(parsed, family=self.library.family))
+        try:
+            written = write_clean(judged, self.output_folder, extract_bundled=True)
+        except OSError as error:
+            raise TiFixError(f"{name} cannot be read ({error.strerror}); check the file.") from error
+        if not written:
+            raise TiFixError(f"{name} holds no embedding that can be used.")
+        return written
+
     def extract_events(self, name: str, path: Path) -> Iterator[Progress | Outcome]:
         """Write the embeddings that a file carries into the first embeddings folder."""
         with self.writing_from_page():
             yield Progress(done=0, total=1, note=name)
-            parsed = read(path)
-            judged = Judged(parsed=parsed, result=repair(parsed, family=self.library.family))
-            try:
-                written = write_clean(judged, self.output_folder, extract_bundled=True)
-            except OSError as error:
-                raise TiFixError(f"{name} cannot be read ({error.strerror}); check the file.") from error
-            if not written:
-                raise TiFixError(f"{name} holds no embedding that can be used.")
+            written = self.extract(name, path)
             names = ", ".join(each.stem for each in written)
             text = f"{_count(len(written), 'embedding')} taken out of {name}: {names}. Write the name in a prompt."
             yield from self._after(Outcome(text=text))

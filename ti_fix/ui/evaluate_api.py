@@ -1,16 +1,17 @@
-"""Routes ``/ti_fix/v1/evaluate…``: start an evaluation, look how far it is, stop it, fetch its report."""
+"""Routes ``/ti_fix/v1/evaluate…``: start an evaluation or a look through pictures, see how far it is, stop, report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from ti_fix.errors import WrongUse
 from ti_fix.evaluate import EvalConfig
-from ti_fix.options import validate
 from ti_fix.ui.desk import Desk
+from ti_fix.ui.evaluate_dataset import start_look
 from ti_fix.ui.evaluate_work import Wish, bench_of, start
+from ti_fix.ui.forms import typed
 
 MAX_PROMPTS = 200
 _NOT_FROM_OUTSIDE = frozenset({"references", "judge", "dino"})
@@ -29,9 +30,10 @@ def begin(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:
         against=_texts(values, "against"),
         as_stored=bool(values.get("as_stored", False)),
         prompts=_texts(values, "prompts"),
+        run_name=str(values.get("run_name", "")),
     )
     desk.library.refreshed()
-    start(desk, wish, _config({name: values[name] for name in settings if name in values}))
+    start(desk, wish, typed(EvalConfig(), {name: values[name] for name in settings if name in values}))
     return look(desk, {})
 
 
@@ -55,10 +57,27 @@ def stop(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def report(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - all routes are called alike
-    """The last report, without pictures."""
+    """The last report of an embedding, without pictures."""
     last = bench_of(desk).report
     if last is None:
         raise WrongUse("There is no report yet; start an evaluation with POST evaluate.")
+    return last.as_dict()
+
+
+def begin_look(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Look through training pictures: those in ``folders`` (as for training), else those of the Train page."""
+    unknown = sorted(set(values) - {"folders"})
+    if unknown:
+        raise WrongUse(f"There is no {unknown[0]!r}; known is: folders.")
+    start_look(desk, (), "", _texts(values, "folders"))
+    return look(desk, {})
+
+
+def dataset_report(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - all routes are called alike
+    """What the last look through training pictures found."""
+    last = bench_of(desk).dataset
+    if last is None:
+        raise WrongUse("Nothing was looked through yet; start with POST evaluate/dataset.")
     return last.as_dict()
 
 
@@ -67,6 +86,8 @@ ROUTES = (
     ("evaluate", "GET", look),
     ("evaluate/stop", "POST", stop),
     ("evaluate/report", "GET", report),
+    ("evaluate/dataset", "POST", begin_look),
+    ("evaluate/dataset", "GET", dataset_report),
 )
 """Path below the prefix, method, function."""
 
@@ -76,20 +97,3 @@ def _texts(values: Mapping[str, Any], name: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given) or len(given) > MAX_PROMPTS:
         raise WrongUse(f"{name} must be a list of at most {MAX_PROMPTS} texts.")
     return tuple(given)
-
-
-def _config(given: Mapping[str, Any]) -> EvalConfig:
-    base = EvalConfig()
-    for name, value in given.items():
-        default = getattr(base, name)
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool) if isinstance(default, float) else False
-        if isinstance(default, tuple):
-            fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        elif not fits:
-            fits = type(value) is type(default)
-        if not fits:
-            raise WrongUse(f"{name} is {value!r}; give a {type(default).__name__}.")
-    changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    config = replace(base, **changes)
-    validate(config)
-    return config

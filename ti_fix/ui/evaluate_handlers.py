@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ti_fix.evaluate import EvalConfig, body
+from ti_fix.evaluate.dataset_page import dataset_body
 from ti_fix.repair import carries
 from ti_fix.ui import progress
 from ti_fix.ui.desk import Desk
+from ti_fix.ui.evaluate_dataset import start_look
+from ti_fix.ui.evaluate_sides import runs_of
 from ti_fix.ui.evaluate_work import Bench, Wish, bench_of, start, written
 from ti_fix.ui.forms import Form
 from ti_fix.ui.guard import guarded, guarded_steps
@@ -25,6 +28,7 @@ class Shown:
         status, result: HTML.
         busy: whether Stop is to be seen.
         choices: (label, id) of the embeddings that can be evaluated.
+        runs: names of the training runs whose steps can be compared.
         files: reports to download.
     """
 
@@ -32,6 +36,7 @@ class Shown:
     result: str | None = None
     busy: bool | None = None
     choices: tuple[tuple[str, str], ...] | None = None
+    runs: tuple[str, ...] | None = None
     files: tuple[str, ...] | None = None
 
 
@@ -46,7 +51,7 @@ def opened(desk: Desk) -> Iterator[Shown]:
         desk.reading.start("Reading the embeddings", lambda _: desk.library.refresh())
     desk.reading.wait()
     bench = bench_of(desk)
-    yield Shown(choices=choices(desk), result=result(bench), busy=bench.job.state.active)
+    yield Shown(choices=choices(desk), runs=runs_of(desk), result=result(bench), busy=bench.job.state.active)
     if bench.job.state.active:
         yield from _watched(bench)
 
@@ -66,8 +71,7 @@ def begin(
     references: Sequence[Any] | None,
     against: Sequence[str] | None,
     as_stored: bool,
-    judge: str,
-    dino: str,
+    run_name: str | None,
     *values: Any,
 ) -> Iterator[Shown]:
     """Start, then watch.
@@ -79,21 +83,46 @@ def begin(
         references: uploaded files, as either Gradio hands them over.
         against: ids.
         as_stored: see `Wish`.
-        judge: see `Wish`.
-        dino: see `Wish`.
-        *values: of the form, in the order of its fields.
+        run_name: see `Wish`.
+        *values: judge, whether to fetch it, and DINO (see `Wish`), then those of the form in the order of its fields.
     """
+    judge, download, dino, *settings = values
     wish = Wish(
         entry=entry or "",
         against=tuple(against or ()),
         as_stored=bool(as_stored),
         prompts=tuple(line.strip() for line in (prompts or "").splitlines() if line.strip()),
-        references=tuple(str(getattr(each, "name", each)) for each in references or ()),
+        run_name=run_name or "",
+        references=_paths(references),
         judge=judge or "",
+        download=bool(download),
         dino=dino or "",
     )
-    start(desk, wish, FORM.config(values))
+    if wish.judge or wish.dino:
+        desk.refuse_strangers()
+    start(desk, wish, FORM.config(settings))
     yield from _watched(bench_of(desk))
+
+
+@guarded_steps(_said)
+def look(desk: Desk, files: Sequence[Any] | None, judge: str, download: bool) -> Iterator[Shown]:
+    """Look through training pictures, then watch.
+
+    Args:
+        desk: of this process.
+        files: uploaded pictures with their captions; those of the Train page where there are none.
+        judge: see `Wish`.
+        download: see `Wish`.
+    """
+    if judge:
+        desk.refuse_strangers()
+    start_look(desk, _paths(files), judge or "", download=download)
+    yield from _watched(bench_of(desk))
+
+
+def _paths(files: Sequence[Any] | None) -> tuple[str, ...]:
+    """Of uploaded files, as either Gradio hands them over."""
+    return tuple(str(getattr(each, "name", each)) for each in files or ())
 
 
 @guarded(_said)
@@ -106,11 +135,13 @@ def stop(desk: Desk) -> Shown:
 def _watched(bench: Bench) -> Iterator[Shown]:
     for state, status in progress.watched(bench.job):
         yield Shown(status=status, busy=state.active)
-    done = bench.job.state.status in ("done", "stopped") and bench.report is not None
-    files = (str(written(bench.report)),) if done and bench.report else ()
+    finished = bench.job.state.status in ("done", "stopped")
+    files = written(bench) if finished else ()
     yield Shown(status=progress.outcome(bench.job, bench.job.state), result=result(bench), busy=False, files=files)
 
 
 def result(bench: Bench) -> str:
-    """The last report as HTML, empty before the first."""
-    return f'<div class="report">{body(bench.report)}</div>' if bench.report else ""
+    """The newest report as HTML, empty before the first."""
+    if bench.newest == "dataset" and bench.dataset is not None:
+        return f'<div class="report">{dataset_body(bench.dataset)}</div>'
+    return f'<div class="report">{body(bench.report, figures=bench.figures)}</div>' if bench.report else ""

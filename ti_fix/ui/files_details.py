@@ -34,7 +34,7 @@ def head(entry: Entry) -> str:
     image = f'<img alt="" src="{picture}">' if picture else ""
     return (
         f"<header>{image}<div><h3>{markup.name(entry.trigger)}</h3>{markup.badge(entry.verdict)}<p>{meaning}</p></div>"
-        f"</header>{_prompt(entry)}"
+        f"</header>{_prompt(entry)}{_go_on(entry)}"
     )
 
 
@@ -62,6 +62,15 @@ def _prompt(entry: Entry) -> str:
     copy = f'<button type="button" class="step" data-ti-fix-copy="{markup.shown(text)}">{TEXTS["copy"]}</button>'
     add = f'<button type="button" class="step" data-ti-fix-add="{markup.shown(text)}">{TEXTS["add"]}</button>'
     return f'<h4>{TEXTS["in_prompt"]}</h4><div class="prompt"><code>{markup.name(text)}</code>{copy}{add}</div>'
+
+
+def _go_on(entry: Entry) -> str:
+    """Buttons to the pages that can do something with it."""
+    judged = entry.judged
+    buttons = markup.go_to(TEXTS["to_convert"], "convert", f"take:{entry.id}") if entry.verdict == "convert" else ""
+    if judged.result.usable and not carries(judged):
+        buttons += markup.go_to(TEXTS["to_evaluate"], "evaluate", f"take:{entry.id}")
+    return f'<p class="go_on">{buttons}</p>' if buttons else ""
 
 
 def _findings(findings: Sequence[Finding]) -> str:

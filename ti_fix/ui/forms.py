@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
@@ -121,6 +121,31 @@ class Form(Generic[T]):
         made = dataclasses.replace(start, **{**read, **others})  # type: ignore[type-var]
         validate(made)
         return made
+
+
+def typed(base: T, given: Mapping[str, Any]) -> T:
+    """A config with values that have come as JSON.
+
+    Args:
+        base: has the other values.
+        given: by the names of settings.
+
+    Raises:
+        WrongUse: a value is of another type, out of range or none of the choices.
+    """
+    for name, value in given.items():
+        default = getattr(base, name)
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) if isinstance(default, float) else False
+        if isinstance(default, tuple):
+            fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        elif not fits:
+            fits = type(value) is type(default)
+        if not fits:
+            raise WrongUse(f"{name} is {value!r}; give a {type(default).__name__}.")
+    changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    made = dataclasses.replace(base, **changes)  # type: ignore[type-var]
+    validate(made)
+    return made
 
 
 def option_texts(*configs: type) -> dict[str, str]:

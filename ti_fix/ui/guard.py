@@ -1,14 +1,19 @@
-"""Keeps errors of a handler from the browser: the user reads a sentence, the console has the trace of our faults."""
+"""What stands between the browser and a handler.
+
+Errors are kept from the browser: the user reads a sentence, the console has the trace of our faults. What changes files
+is not done for strangers.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from ti_fix.errors import TiFixError
 from ti_fix.ui import markup
+from ti_fix.ui.desk import Desk
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -58,3 +63,14 @@ def guarded_steps(show: Callable[[str], S]) -> Callable[[Callable[P, Iterator[S]
         return safe
 
     return decorate
+
+
+def owners_only(handler: Callable[Concatenate[Desk, P], S]) -> Callable[Concatenate[Desk, P], S]:
+    """A decorator, below the others, for handlers that change files: not where anybody can be the visitor."""
+
+    @functools.wraps(handler)
+    def checked(desk: Desk, /, *args: P.args, **kwargs: P.kwargs) -> S:
+        desk.refuse_strangers()
+        return handler(desk, *args, **kwargs)
+
+    return checked

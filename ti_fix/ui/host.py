@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ti_fix.embedding import Embedding, Family, Vocabulary
-from ti_fix.evaluate import Backbone
 from ti_fix.protocols import Host
 from ti_fix.text_model import TextModel
+
+if TYPE_CHECKING:  # the WebUI waits for this module at its start
+    from ti_fix.evaluate import Backbone
 
 T = TypeVar("T")
 
@@ -53,6 +55,9 @@ class PageHost(Protocol):
 
     def family(self) -> Family | None:
         """The kind of model that is loaded, None before the first."""
+
+    def loading(self) -> bool:
+        """Whether the first model is being loaded at this moment, without anybody having to do anything."""
 
     def text_model(self) -> TextModel | None:
         """The text side of the loaded model, None before the first; never loads one."""

@@ -58,7 +58,7 @@ class MapRun:
         self._recorder = Recorder(unet, settings, steps=steps, split=CLIP_L.width)
         self._recorder.__enter__()
         self._places: dict[str, Mapping[str, tuple[int, ...]]] = {}
-        self._texts: dict[int, str] = {}
+        self._texts: dict[int, dict[str, None]] = {}
 
     def close(self) -> None:
         """Take every hook off; harmless a second time."""
@@ -75,7 +75,7 @@ class MapRun:
         """
         wanted = []
         for context, (picture, text) in zip(contexts, rows, strict=False):
-            self._texts.setdefault(picture, text)
+            self._texts.setdefault(picture, {})[text] = None
             if text not in self._places:
                 self._places[text] = self._placed(text, vectors)
             wanted.append(Wanted(picture=picture, context=context, places=self._places[text]))
@@ -99,18 +99,18 @@ class MapRun:
         note = f"; {left_out} layers of an unknown size passed over" if left_out else ""
         for maps in self._recorder.maps():
             if maps.picture < len(pictures) and maps.words:
-                shown = _with_groups(maps, self._texts.get(maps.picture, "")) if self._by_group else maps
+                shown = _with_groups(maps, tuple(self._texts.get(maps.picture, ()))) if self._by_group else maps
                 made.append((maps.picture, sheet(pictures[maps.picture], shown), f"{_told(facts_of(shown))}{note}"))
         return made
 
 
-def _with_groups(maps: WordMaps, text: str) -> WordMaps:
+def _with_groups(maps: WordMaps, texts: Sequence[str]) -> WordMaps:
     """The maps of the words, and behind them those of their groups."""
     import torch
 
     known = {word.lower(): word for word in maps.words}
     groups: dict[str, list[str]] = {}
-    for phrase in phrases(text):
+    for phrase in (phrase for text in texts for phrase in phrases(text)):
         word = known.get(phrase.text.lower())
         if word is not None and word not in groups.setdefault(phrase.group, []):
             groups[phrase.group].append(word)

@@ -48,6 +48,17 @@ def button(word: str, command: str, *, kind: str = "", label: str = "", pressed:
     return f'<button type="button" class="{kind}" data-ti-fix="{shown(command)}"{state}{about}>{word}</button>'
 
 
+def go_to(word: str, page: str, command: str) -> str:
+    """A button that opens another page and sends it a command.
+
+    Args:
+        word: its text.
+        page: name of the page.
+        command: what is sent once that page is there.
+    """
+    return f'<button type="button" class="step" data-ti-fix-to="{page}:{shown(command)}">{shown(word)}</button>'
+
+
 def empty(title: str, advice: str, more: Iterable[str] = ()) -> str:
     """What stands where a list would stand; says what to do."""
     lines = "".join(f"<code>{name(line)}</code>" for line in more)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ti_fix.ui import model_report, model_state, model_tokens
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.guard import guarded, guarded_steps
+from ti_fix.ui.markup import message
 from ti_fix.ui.model_state import Thorough
 from ti_fix.ui.model_words import TEXTS
-from ti_fix.ui.progress import watched
+from ti_fix.ui.progress import WATCH, watched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +31,16 @@ class ModelShown:
     busy: bool = False
 
 
-def _told(message: str) -> ModelShown:
-    return ModelShown(status=message)
+def _told(html: str) -> ModelShown:
+    return ModelShown(status=html)
 
 
 @guarded_steps(_told)
 def opened(desk: Desk) -> Iterator[ModelShown]:
     """The page comes into sight, or Refresh is pressed: look at the model, and find a running look again."""
+    while desk.host.loading():
+        yield ModelShown(status=message(TEXTS["loading"], "info"))
+        time.sleep(WATCH)
     yield _now(desk)
     if desk.checking.state.active:
         yield from _watched(desk)

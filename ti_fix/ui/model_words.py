@@ -45,6 +45,7 @@ TEXTS = MappingProxyType(
         "check_all": "Check thoroughly",
         "checking": "Checking the model",
         "not_looked": "The model has not been looked at yet.",
+        "loading": "The model is being loaded; it will be looked at by itself.",
         "no_model": "No model is loaded",
         "no_model_do": "Choose a checkpoint or make a picture, then press Refresh.",
         "check": "Check",

@@ -82,6 +82,10 @@ def draw_row(page: str, stop_word: str) -> Row:
     return Row(status=status, stop=stop)
 
 
+TAKE_COMMAND = "() => [window.tiFixCommand || '']"
+"""For a handler whose one input is the channel's command: what a text box holds may lag behind a press."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
     """Hidden components through which `javascript/ti_fix.js` reaches a page.

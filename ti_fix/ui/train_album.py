@@ -10,6 +10,7 @@ from ti_fix.errors import WrongUse
 from ti_fix.train import TrainConfig
 from ti_fix.ui import markup, progress, train_pictures
 from ti_fix.ui.desk import Desk
+from ti_fix.ui.guard import owners_only
 from ti_fix.ui.train_captions import missing
 from ti_fix.ui.train_shown import FORM, Request, Shown, Window, buttons, safe
 from ti_fix.ui.train_words import TEXTS
@@ -19,9 +20,9 @@ SETTINGS = ("folders", "resolution", "buckets", "scales", "masks", "alpha", "bac
 
 
 @safe
+@owners_only
 def pictures_added(desk: Desk, files: Sequence[str], *values: Any) -> Shown:
     """Pictures were dropped."""
-    desk.refuse_strangers()
     desk.training.album.take(files)
     return Shown(album=album(desk, _chosen(desk, values)), status="")
 
@@ -39,6 +40,7 @@ def new_pictures(desk: Desk, *values: Any) -> Shown:
     return Shown(album=album(desk, _chosen(desk, values)), status="")
 
 
+@owners_only
 def picture(desk: Desk, verb: str, what: str, asked: Request) -> Shown:
     """A caption was changed, or a picture is taken out.
 
@@ -58,6 +60,7 @@ def picture(desk: Desk, verb: str, what: str, asked: Request) -> Shown:
     return Shown(album=album(desk, config), status="")
 
 
+@owners_only
 def captions(desk: Desk, window: Window, what: str, asked: Request) -> Iterator[Shown]:
     """Have the host caption the pictures that have no caption; nothing is downloaded before the user agrees.
 

@@ -19,6 +19,7 @@ from ti_fix.train.dataset import caption_beside, pictures_in
 from ti_fix.train.history import Run
 from ti_fix.ui import markup, progress, train_album, train_view
 from ti_fix.ui.desk import Desk
+from ti_fix.ui.guard import owners_only
 from ti_fix.ui.train_desk import NameTaken
 from ti_fix.ui.train_live import Live
 from ti_fix.ui.train_shown import FORM, WATCH, Request, Shown, Window, buttons, safe, safe_steps
@@ -82,12 +83,14 @@ def opened(desk: Desk, window: Window) -> Iterator[Shown]:
 
 
 @safe_steps
+@owners_only
 def start(desk: Desk, window: Window, asked: Request) -> Iterator[Shown]:
     """Train."""
     yield from _begun(desk, window, asked, desk.training.start, desk.training.job)
 
 
 @safe_steps
+@owners_only
 def check(desk: Desk, window: Window, asked: Request) -> Iterator[Shown]:
     """Look at everything before a run."""
     yield from _begun(desk, window, asked, desk.training.check, desk.training.checking)
@@ -97,7 +100,6 @@ def _begun(
     desk: Desk, window: Window, asked: Request, begin: Callable[[TrainConfig], None], job: Job
 ) -> Iterator[Shown]:
     """A name that is taken is told with the button that allows overwriting."""
-    desk.refuse_strangers()
     try:
         begin(config_of(desk, asked))
     except NameTaken as error:
@@ -110,9 +112,9 @@ def _begun(
 
 
 @safe_steps
+@owners_only
 def resume(desk: Desk, window: Window) -> Iterator[Shown]:
     """Go on with the run that was paused."""
-    desk.refuse_strangers()
     desk.training.resume()
     yield from _watched(desk, window, desk.training.job)
 
@@ -132,9 +134,9 @@ def stop(desk: Desk) -> Shown:
 
 
 @safe
+@owners_only
 def save_now(desk: Desk) -> Shown:
     """Write the vectors as they are."""
-    desk.refuse_strangers()
     desk.training.save_now()
     return Shown()
 
@@ -143,8 +145,6 @@ def save_now(desk: Desk) -> Shown:
 def commanded(desk: Desk, window: Window, command: str, asked: Request) -> Iterator[Shown]:
     """A button or a caption of what the page draws: ``caption:ID:TEXT``, ``remedy:{SETTING: VALUE}``, and so on."""
     verb, _, what = command.partition(":")
-    if verb != "remedy":
-        desk.refuse_strangers()
     if verb in ("caption", "remove"):
         yield train_album.picture(desk, verb, what, asked)
     elif verb == "captions":
@@ -156,8 +156,13 @@ def commanded(desk: Desk, window: Window, command: str, asked: Request) -> Itera
     elif verb == "use":
         yield from _use(desk, what)
     elif verb == "resume":
-        desk.training.resume(_run(desk, what).config)
-        yield from _watched(desk, window, desk.training.job)
+        yield from _resumed(desk, window, what)
+
+
+@owners_only
+def _resumed(desk: Desk, window: Window, name: str) -> Iterator[Shown]:
+    desk.training.resume(_run(desk, name).config)
+    yield from _watched(desk, window, desk.training.job)
 
 
 def _remedied(asked: Request, wanted: Mapping[str, Any]) -> Shown:
@@ -180,6 +185,7 @@ def _again(desk: Desk, run: Run) -> Shown:
     return Shown(fill=fill, album=train_album.album(desk, train_album.settings_of(desk, fill)), status=status)
 
 
+@owners_only
 def _use(desk: Desk, what: str) -> Iterator[Shown]:
     number, _, name = what.partition(":")
     step = None if number == "best" else int(number)

@@ -53,7 +53,7 @@ def _result(run: Live) -> str:
         f'<section><h4>{shown(TEXTS["use_it"])}</h4><div class="prompt"><code>{name(run.config.name)}</code>'
         f'<button type="button" class="step" data-ti-fix-copy="{word}">{shown(TEXTS["copy"])}</button>'
         f'<button type="button" class="step ti_fix_in_webui" data-ti-fix-add="{word}">{shown(TEXTS["add"])}</button>'
-        "</div></section>"
+        f"{markup.go_to(TEXTS['evaluate'], 'evaluate', f'take:{run.config.name}')}</div></section>"
     )
 
 

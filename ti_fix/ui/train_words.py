@@ -66,6 +66,7 @@ PAGE = MappingProxyType(
         "use_it": "Write this in a prompt",
         "copy": "Copy",
         "add": "Add to txt2img",
+        "evaluate": "Evaluate it",
         "history": "Earlier runs",
         "no_history": "No runs yet",
         "no_history_do": "Each run is listed here with its settings, its curve and the steps that were kept.",

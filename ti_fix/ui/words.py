@@ -97,6 +97,12 @@ TEXTS = MappingProxyType(
         "lora_choice": "LoRA with embeddings",
         "lora_take": "Take them out",
         "left": "left",
+        "to_convert": "Convert it",
+        "to_evaluate": "Evaluate it",
+        "send_train": "Train on it",
+        "send_references": "Evaluate against it",
+        "send_settings": "Evaluate its embedding",
+        "send_open": "Open in TI Fix",
     }
 )
 

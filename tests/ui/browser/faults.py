@@ -14,8 +14,8 @@ LAYOUT = """
     if (/(auto|scroll|hidden)/.test(getComputedStyle(p).overflowX)) return true; } return false; };
   const page = document.documentElement;
   const beyond = page.scrollWidth - window.innerWidth;
-  if (beyond > 1) faults.push(`the page is ${beyond} px too wide`);
-  const edge = root.getBoundingClientRect();
+  const edge = root.getBoundingClientRect(), alone = !document.querySelector("#txt2img_generate");
+  if (beyond > 1 && (alone || edge.right > window.innerWidth + 1)) faults.push(`the page is ${beyond} px too wide`);
   for (const e of root.querySelectorAll("*")) {
     if (!seen(e) || scrolls(e)) continue;
     const box = e.getBoundingClientRect();
@@ -43,6 +43,12 @@ LAYOUT = """
   for (const e of own) {
     const cut = e.scrollWidth > e.clientWidth + 2 && getComputedStyle(e).overflow === "visible";
     if (cut && e.matches("button:not(.label-wrap)")) faults.push(`the text of ${called(e)} does not fit`);
+  }
+  for (const e of root.querySelectorAll("*")) {
+    const text = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()), style = getComputedStyle(e);
+    if (!text || !seen(e) || e.closest(".hear, svg") || e.matches("textarea, input, option")) continue;
+    const hides = /(hidden|clip)/.test(style.overflowX) && style.textOverflow !== "ellipsis";
+    if (hides && e.scrollWidth > e.clientWidth + 2) faults.push(`"${e.innerText.trim().slice(0, 30)}" is cut off`);
   }
   return [...new Set(faults)];
 }

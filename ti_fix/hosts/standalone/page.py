@@ -63,6 +63,10 @@ class StandalonePage:
                 self._host = self._load()
             return self._host
 
+    def loading(self) -> bool:
+        """Whether the model is being loaded."""
+        return self._loading.locked()
+
     def family(self) -> Family | None:
         """The kind of model that is loaded, None before."""
         return self._host.model().family if self._host is not None else None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from PIL import Image
 
@@ -14,19 +15,19 @@ from ti_fix.errors import WrongUse
 from ti_fix.evaluate import Candidate
 from ti_fix.heatmap import Recorder, Wanted, places_of
 from ti_fix.heatmap.statistics import covered
-from ti_fix.protocols import ImageRequest, Sizes
+from ti_fix.protocols import Host, ImageRequest, Sizes
 
 
 class SubjectFinder:
     """Makes pictures with the host and keeps the map of each side's word.
 
     Args:
-        host: the standalone host.
+        host: makes the pictures.
         fit: brings an embedding to the model's widths.
         word: looked for in prompts that call no embedding.
     """
 
-    def __init__(self, host: Any, fit: Callable[[Embedding], Embedding], word: str) -> None:
+    def __init__(self, host: Host, fit: Callable[[Embedding], Embedding], word: str) -> None:
         self._host, self._fit, self._word = host, fit, word
         self._mask: Image.Image | None = None
 
@@ -57,5 +58,6 @@ class SubjectFinder:
             return None
         model, size = self._host.model(), (request.height, request.width)
         vectors = {each.name: each.vectors for each in map(self._fit, request.embeddings)}
-        context = model.encode_prompts([request.prompt], vectors, [Sizes(original=size, target=size)]).context[0]
-        return Wanted(picture=0, context=context.detach(), places=places)
+        with torch.no_grad():
+            told = model.encode_prompts([request.prompt], vectors, [Sizes(original=size, target=size)])
+        return Wanted(picture=0, context=told.context[0], places=places)
