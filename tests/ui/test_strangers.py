@@ -47,7 +47,7 @@ READS = {
     *("files.opened", "files.everything", "files.actions", "files.searched", "files.commanded", "files.find_loras"),
     *("files.export_chosen", "files.stop", "files.watched"),
     *("train.config_of", "train.request_of", "train.filled", "train.opened", "train.pause", "train.stop"),
-    *("train.everything", "train.safe", "train.safe_steps"),
+    "train.everything",
     *("album.new_pictures", "album.album", "album.settings_of"),
     *("convert.opened", "convert.commanded", "convert.stop", "convert.watched", "convert.choices"),
     *("evaluate.opened", "evaluate.choices", "evaluate.stop", "evaluate.result"),
@@ -88,7 +88,7 @@ class World:
 def begun(world, judge="", dino=""):
     settings = evaluate_handlers.FORM.values(EvalConfig())
     entry = world.ids["ready-xq"]
-    return evaluate_handlers.begin(world.desk, entry, "", None, (), False, "", judge, False, dino, *settings)
+    return evaluate_handlers.begin(world.desk, entry, "", None, (), False, "", False, judge, False, dino, *settings)
 
 
 WRITES = {
