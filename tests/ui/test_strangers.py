@@ -46,7 +46,7 @@ READS = {
     *("files.export_chosen", "files.stop", "files.watched"),
     *("train.config_of", "train.request_of", "train.filled", "train.opened", "train.pause", "train.stop"),
     *("train.new_pictures", "train.everything", "train.safe", "train.safe_steps"),
-    *("convert.opened", "convert.stop", "convert.watched", "convert.choices"),
+    *("convert.opened", "convert.stop", "convert.watched", "convert.choices", "convert.commanded"),
     *("evaluate.opened", "evaluate.choices", "evaluate.stop", "evaluate.result"),
     *("model.opened", "model.check", "model.tokens"),
 }
@@ -105,7 +105,9 @@ WRITES = {
         None,
         (),
         False,
+        "",
         str(w.mine / "judge.pt"),
+        False,
         "",
         *evaluate_handlers.FORM.values(EvalConfig()),
     ),
@@ -117,9 +119,12 @@ WRITES = {
         (),
         False,
         "",
+        "",
+        False,
         str(w.mine / "dino.pt"),
         *evaluate_handlers.FORM.values(EvalConfig()),
     ),
+    "evaluate.look": lambda w: evaluate_handlers.look(w.desk, None, str(w.mine / "judge.pt"), False),
 }
 """They change files, or look at a place that the visitor names."""
 
