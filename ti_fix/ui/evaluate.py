@@ -37,6 +37,7 @@ class _Controls:
     against: Any
     as_stored: Any
     run_name: Any
+    maps: Any
     judge: Any
     download: Any
     dino: Any
@@ -62,7 +63,7 @@ def build(desk: Desk) -> None:
     c = _draw(desk)
     outputs = c.outputs()
     judges = [c.judge, c.download, c.dino]
-    given = [c.entry, c.prompts, c.references, c.against, c.as_stored, c.run_name, *judges, *c.settings]
+    given = [c.entry, c.prompts, c.references, c.against, c.as_stored, c.run_name, c.maps, *judges, *c.settings]
     opened = partial(_steps, evaluate_handlers.opened, desk)
     compat.on(c.channel.opened.click, opened, [], outputs, queue=True)
     compat.on(c.start.click, partial(_steps, evaluate_handlers.begin, desk), given, outputs, queue=True)
@@ -124,6 +125,7 @@ def _draw_right(made: dict[str, Any]) -> None:
     made["against"] = gr.Dropdown(label=LABELS["against"], choices=[], multiselect=True, elem_id=_id("against"))
     made["as_stored"] = gr.Checkbox(label=LABELS["as_stored"], value=False, elem_id=_id("as_stored"))
     made["run_name"] = gr.Dropdown(label=LABELS["run"], choices=[NO_RUN], value=NO_RUN, elem_id=_id("run_name"))
+    made["maps"] = gr.Checkbox(label=LABELS["word_maps"], value=False, elem_id=_id("maps"))
     with gr.Accordion(LABELS["judge"], open=False, elem_classes=["ti_fix_fold"]):
         made["judge"] = gr.Textbox(label=LABELS["judge"], info=LABELS["judge_hint"], elem_id=_id("judge"))
         made["download"] = gr.Checkbox(label=LABELS["fetch"], value=False, elem_id=_id("download"))

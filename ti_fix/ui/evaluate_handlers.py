@@ -87,15 +87,17 @@ def begin(
         against: labels.
         as_stored: see `Wish`.
         run_name: see `Wish`.
-        *values: judge, whether to fetch it, and DINO (see `Wish`), then those of the form in the order of its fields.
+        *values: whether to make maps, judge, whether to fetch it, and DINO (see `Wish`), then those of the form in
+            the order of its fields.
     """
-    judge, download, dino, *settings = values
+    maps, judge, download, dino, *settings = values
     ids = dict(choices(desk))
     wish = Wish(
         entry=ids.get(entry or "", entry or ""),
         against=tuple(ids.get(each, each) for each in against or ()),
         as_stored=bool(as_stored),
         prompts=tuple(line.strip() for line in (prompts or "").splitlines() if line.strip()),
+        maps=bool(maps),
         run_name="" if run_name in (None, NO_RUN) else str(run_name),
         references=_paths(references),
         judge=judge or "",
@@ -148,4 +150,6 @@ def result(bench: Bench) -> str:
     """The newest report as HTML, empty before the first."""
     if bench.newest == "dataset" and bench.dataset is not None:
         return f'<div class="report">{dataset_body(bench.dataset)}</div>'
-    return f'<div class="report">{body(bench.report, figures=bench.figures)}</div>' if bench.report else ""
+    if bench.report is None:
+        return ""
+    return f'<div class="report">{body(bench.report, figures=bench.figures, sections=bench.sections)}</div>'

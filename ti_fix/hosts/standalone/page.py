@@ -33,6 +33,7 @@ class StandalonePage:
 
     name = "ti_fix"
     clip_folders: Sequence[Path] = ()
+    captioners: Sequence[Any] = ()
 
     def __init__(
         self,
