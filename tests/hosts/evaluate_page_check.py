@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ class EvaluatePageCheck:
 
     def first(self) -> None:
         """What a user would do first."""
-        for step in (self.maps_in_txt2img, self.compares, self.finds_the_report_again):
+        for step in (self.maps_in_txt2img, self.maps_with_hires, self.compares, self.finds_the_report_again):
             self._row(step)
 
     def then(self) -> None:
@@ -89,18 +90,33 @@ class EvaluatePageCheck:
         fold.locator(".label-wrap").first.click()
         self._check("#ti_fix_maps_txt2img_on")
         self._fill("#ti_fix_maps_txt2img_words", f"{NAME}, blue star, story")
-        self.page.click("#txt2img_generate")
-        self.page.locator("#html_info_txt2img", has_text="TI Fix maps").or_(
-            self.page.locator("#html_info_txt2img", has_text="Steps:")
-        ).first.wait_for(timeout=BUSY)
-        self.page.wait_for_timeout(2000)
-        gallery = self.page.locator("#txt2img_gallery")
-        count = len(set(gallery.locator("img").evaluate_all("all => all.map(each => each.src)")))
+        count = self._generated()
         faults.unless(count in (4, 5), f"{count} pictures: two, two sheets and perhaps a grid")
+
+    def maps_with_hires(self, faults: Faults) -> None:
+        """maps in txt2img with a hires pass, which has a sheet of its own"""
+        self._fill("#txt2img_prompt", f"a {NAME} on a white background")
+        for name, value in {"width": SIDE, "steps": 4, "batch_size": 1}.items():
+            self._fill(f"#txt2img_{name}", value)
+        self._fill("#ti_fix_maps_txt2img_words", NAME)
+        self.page.locator("#txt2img_hr-visible-checkbox").first.click()
+        count = self._generated()
+        faults.unless(count == 3, f"{count} pictures: one, and a sheet for each pass")
+
+    def _generated(self) -> int:
+        """Press Generate, wait, look at the last picture, which must tell of maps; how many there are."""
+        gallery = self.page.locator("#txt2img_gallery")
+        sources = "all => all.map(each => each.src)"
+        before = set(gallery.locator("img").evaluate_all(sources))
+        self.page.click("#txt2img_generate")
+        end = time.monotonic() + BUSY / 1000
+        while (now := set(gallery.locator("img").evaluate_all(sources))) <= before and time.monotonic() < end:
+            self.page.wait_for_timeout(500)
+        self.page.wait_for_timeout(2000)
         small = gallery.locator(".thumbnail-small")
         (small if small.count() else gallery.locator(".thumbnail-item")).last.click()
-        self.page.wait_for_timeout(1500)
-        self.page.locator("#html_info_txt2img", has_text=f"{NAME}: mass").first.wait_for()
+        self.page.locator("#html_info_txt2img", has_text=f"{NAME}: mass").first.wait_for(timeout=BUSY)
+        return len(now - before)
 
     def compares(self, faults: Faults) -> None:
         """Evaluate compares with, class word and without, and is found again after a reload"""
