@@ -19,6 +19,9 @@ from ti_fix.ui.guard import guarded, guarded_steps
 
 FORM = Form(EvalConfig)
 
+NO_RUN = "–"
+"""Entry of the list of runs for none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
@@ -63,6 +66,11 @@ def choices(desk: Desk) -> tuple[tuple[str, str], ...]:
     return tuple((e.trigger if names.count(e.trigger) == 1 else f"{e.trigger} ({e.where[0]})", e.id) for e in found)
 
 
+def _id_of(desk: Desk, chosen: str | None) -> str:
+    """The id behind a choice: Gradio 3.41 knows no choices of label and value, so lists hold labels alone."""
+    return dict(choices(desk)).get(chosen or "", chosen or "")
+
+
 @guarded_steps(_said)
 def begin(
     desk: Desk,
@@ -78,10 +86,10 @@ def begin(
 
     Args:
         desk: of this process.
-        entry: id of the embedding.
+        entry: the embedding, by the label of its choice or by its id.
         prompts: one a line.
         references: uploaded files, as either Gradio hands them over.
-        against: ids.
+        against: others, likewise.
         as_stored: see `Wish`.
         run_name: see `Wish`.
         *values: whether to make maps, judge, whether to fetch it, and DINO (see `Wish`), then those of the form in
@@ -89,12 +97,12 @@ def begin(
     """
     maps, judge, download, dino, *settings = values
     wish = Wish(
-        entry=entry or "",
-        against=tuple(against or ()),
+        entry=_id_of(desk, entry),
+        against=tuple(_id_of(desk, each) for each in against or ()),
         as_stored=bool(as_stored),
         prompts=tuple(line.strip() for line in (prompts or "").splitlines() if line.strip()),
         maps=bool(maps),
-        run_name=run_name or "",
+        run_name="" if run_name == NO_RUN else run_name or "",
         references=_paths(references),
         judge=judge or "",
         download=bool(download),
