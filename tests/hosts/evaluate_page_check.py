@@ -162,14 +162,14 @@ class EvaluatePageCheck:
         self._press("start")
         self._find("result").get_by_text("Best step of the run").first.wait_for(timeout=BUSY)
         told = self._find("result").inner_text()
-        for words in ("step 4", "step 8", "Way of the first vector (clip_l)", "Training"):
+        for words in ("step 2", "step 4", "step 6", "Way of the first vector (clip_l)", "Training"):
             faults.unless(words in told, f"the report does not say {words!r}")
 
     def stops(self, faults: Faults) -> None:
         """Stop ends a run after its picture, and what is there is scored"""
         self._form({"class_word": "star", "seeds": 200})
         self._press("start")
-        self._said(r"\b([6-9]|1\d) of 1,?000")  # each of the five sides has a picture
+        self._said(r"\b([7-9]|1\d) of 1,[24]00")  # each of the six sides has a picture
         self._press("stop")
         self._find("start").locator("visible=true").first.wait_for()
         self.page.wait_for_function(
