@@ -132,7 +132,7 @@ class EvaluatePageCheck:
         self.page.screenshot(path=str(self.shots / "running.png"), full_page=True)
         self._reload()
         self._find("result").locator("table").first.wait_for(timeout=BUSY)
-        told = self._find("result").inner_text()
+        told = self._find("result").first.inner_text()
         for label in (NAME, "class word", "without", "clip_i", "masked_clip_i", "clip_t", "clip_iqa", "adherence_q"):
             faults.unless(label in told, f"the report does not speak of {label}")
         for words in ("95 % bootstrap interval", "moved by its place", "Judge: judge (", "Attention maps of its word"):
@@ -161,7 +161,7 @@ class EvaluatePageCheck:
         self._judge()
         self._press("start")
         self._find("result").get_by_text("Best step of the run").first.wait_for(timeout=BUSY)
-        told = self._find("result").inner_text()
+        told = self._find("result").first.inner_text()
         for words in ("step 2", "step 4", "step 6", "Way of the first vector (clip_l)", "Training"):
             faults.unless(words in told, f"the report does not say {words!r}")
 
@@ -177,7 +177,7 @@ class EvaluatePageCheck:
             " return b && !b.disabled; })()",
             timeout=BUSY,
         )
-        told = self._find("status").inner_text()
+        told = self._find("status").first.inner_text()
         faults.unless("against" in told, f"it says {told[:200]!r}")
 
     def looks_through(self, faults: Faults) -> None:
@@ -187,7 +187,7 @@ class EvaluatePageCheck:
         self._judge()
         self._press("look")
         self._find("result").get_by_text("Before and after").first.wait_for(timeout=BUSY)
-        told = self._find("result").inner_text()
+        told = self._find("result").first.inner_text()
         odd = next((line for line in told.splitlines() if self.pictures[-1].name in line), "")
         faults.unless("less like the set" in odd and "caption fits far worse" in odd, f"the odd one: {odd!r}")
 
