@@ -76,9 +76,8 @@ class Webui(Client):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         super().__init__(f"http://127.0.0.1:{port}")
-        # Forge's page may read its own scripts and styles only where they lie in the data folder, or are allowed
-        own_files = ["--gradio-allowed-path", str(what.path)]
-        places = ["--port", str(port), "--data-dir", str(data), *own_files]
+        # Forge serves files of its data folder only, and so not the scripts of its own page where that lies elsewhere
+        places = ["--port", str(port), "--data-dir", str(data), "--gradio-allowed-path", str(what.path)]
         command = [str(what.python), "launch.py", *FLAGS, *places, *what.flags]
         self._log = self.log_path.open("wb")
         self._process = subprocess.Popen(

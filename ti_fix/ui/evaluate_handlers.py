@@ -66,11 +66,6 @@ def choices(desk: Desk) -> tuple[tuple[str, str], ...]:
     return tuple((e.trigger if names.count(e.trigger) == 1 else f"{e.trigger} ({e.where[0]})", e.id) for e in found)
 
 
-def _id_of(desk: Desk, chosen: str | None) -> str:
-    """The id behind a choice: Gradio 3.41 knows no choices of label and value, so lists hold labels alone."""
-    return dict(choices(desk)).get(chosen or "", chosen or "")
-
-
 @guarded_steps(_said)
 def begin(
     desk: Desk,
@@ -86,23 +81,24 @@ def begin(
 
     Args:
         desk: of this process.
-        entry: the embedding, by the label of its choice or by its id.
+        entry: label of the embedding in the list: Gradio 3 has no lists whose values differ from what they show.
         prompts: one a line.
         references: uploaded files, as either Gradio hands them over.
-        against: others, likewise.
+        against: labels.
         as_stored: see `Wish`.
         run_name: see `Wish`.
         *values: whether to make maps, judge, whether to fetch it, and DINO (see `Wish`), then those of the form in
             the order of its fields.
     """
     maps, judge, download, dino, *settings = values
+    ids = dict(choices(desk))
     wish = Wish(
-        entry=_id_of(desk, entry),
-        against=tuple(_id_of(desk, each) for each in against or ()),
+        entry=ids.get(entry or "", entry or ""),
+        against=tuple(ids.get(each, each) for each in against or ()),
         as_stored=bool(as_stored),
         prompts=tuple(line.strip() for line in (prompts or "").splitlines() if line.strip()),
         maps=bool(maps),
-        run_name="" if run_name == NO_RUN else run_name or "",
+        run_name="" if run_name in (None, NO_RUN) else str(run_name),
         references=_paths(references),
         judge=judge or "",
         download=bool(download),

@@ -82,7 +82,7 @@ def _drawn(new: Filled) -> list[Any]:
     keep = compat.update()
     entry: dict[str, Any] = {} if new.choices is None else {"choices": [label for label, _ in new.choices]}
     if new.entry is not None:
-        entry["value"] = next((label for label, id_ in new.choices or () if id_ == new.entry), new.entry)
+        entry["value"] = new.entry
     pieces = [keep if v is None else compat.update(value=v) for v in (new.status, new.prompts)]
     references = keep if new.references is None else compat.update(value=list(new.references))
     settings = [

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from ti_fix.align.tokens import EncoderView, TextView, Token, TokenView
 from ti_fix.embedding import ENCODERS
 from ti_fix.ui.markup import message, name, shown
 from ti_fix.ui.model_words import TEXTS
+
+if TYPE_CHECKING:  # the WebUI waits for this module at its start
+    from ti_fix.align.tokens import EncoderView, TextView, Token, TokenView
 
 SHOWN_TEXTS = 12
 """Texts of prompt editing that are drawn; more are counted."""
@@ -22,7 +25,8 @@ def tokens(view: TokenView) -> str:
     several = len(view.texts) > 1
     drawn = "".join(_text(text, several) for text in view.texts[:SHOWN_TEXTS])
     more = len(view.texts) - SHOWN_TEXTS
-    return "".join(notes) + drawn + (message(f"… {more:,}", "info") if more > 0 else "")
+    rest = message(f"… {more:,}", "info") if more > 0 else ""
+    return f'<div class="as_tokens">{"".join(notes)}{drawn}{rest}</div>'
 
 
 def _text(text: TextView, several: bool) -> str:
