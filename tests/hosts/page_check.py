@@ -18,7 +18,7 @@ from tests.hosts.table import Faults, Table
 from tests.hosts.webui_client import Client
 from tests.ui.browser.visit import FLAGS, PATIENCE, WIDE, Visit, chromium, entered
 
-MANY = 150
+MANY = 300
 """Broken files for the batch, so that there is time to stop it."""
 
 
