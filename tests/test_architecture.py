@@ -55,7 +55,9 @@ EXCEPTIONS = dict.fromkeys(("hosts/load_hook.py", "hosts/bundle_hook.py"), froze
 """Files that may import more than their part, as docs/architecture.md says."""
 
 CORE_PACKAGES = frozenset({"PIL", "numpy", "safetensors", "torch"})
-HOST_FILES = r"hosts/(a1111|a1111_model|forge|forge_model|load_hook|maps_script|pictures|training_host|webui)\.py"
+HOST_FILES = (
+    r"hosts/(a1111|a1111_model|captioners|forge|forge_model|load_hook|maps_script|pictures|training_host|webui)\.py"
+)
 ONLY_IN = {
     "backend": HOST_FILES,
     "ldm_patched": HOST_FILES,

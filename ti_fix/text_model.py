@@ -57,12 +57,14 @@ class TokenTable:
         dtype: the type that it is stored in.
         read: the numbers, of `shape` and `dtype`.
         span: first and last address (or place in the file) of its bytes; None where that means nothing.
+        living: the very parameter of a loaded model whose numbers `read` gives; None elsewhere.
     """
 
     shape: tuple[int, int]
     dtype: torch.dtype
     read: Callable[[], Tensor]
     span: tuple[int, int] | None = None
+    living: Tensor | None = None
 
     @classmethod
     def of(cls, tensor: Tensor) -> TokenTable:

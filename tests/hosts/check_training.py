@@ -32,6 +32,9 @@ LEARNED = "zqxlearned"
 AGREE = 1e-4
 """Largest relative difference of a loss between this host and the standalone one, in float32."""
 
+ROUGH = 0.05
+"""Relative difference of latents up to which another precision of the VAE means rounding."""
+
 PAIRS, SLOWER = 12, 1.10
 """Steps that are timed, and how much longer than the bare model's they may take."""
 
@@ -92,6 +95,12 @@ class CheckTraining:
             for stage, outcome in ask(webui, "forced").items():
                 faults.unless(not outcome["different"], f"{stage}: {outcome['different']}")
                 faults.unless(not outcome["said"], f"{stage}: {outcome['said']}")
+        with self.table.row(f"{family}: the VAE encodes in another precision when asked and is as before") as faults:
+            found = ask(webui, "offered")
+            faults.told = ", ".join(f"{kind}: {off:.1e} off" for kind, off in found["off"].items())
+            faults.unless(max(found["off"].values()) < ROUGH, faults.told)
+            faults.unless(not found["different"], found["different"])
+            faults.unless(self.models[family] in found["described"][0], f"called {found['described'][:1]}")
         with self.table.row(f"{family}: ten steps agree with the standalone host") as faults:
             loss, vectors = self.difference(webui, family)
             faults.told = f"losses differ by {loss:.1e}, vectors by {vectors:.1e}"

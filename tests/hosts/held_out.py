@@ -22,7 +22,7 @@ SIDE, STEPS, CFG = 128, 10, 4.0
 """Of the pictures that are measured."""
 
 SETTINGS: dict[str, Any] = {
-    "resolution": SIDE, "steps": 60, "batch_size": 4, "learning_rate": "0.0015", "schedule": "cosine", "warmup": 5,
+    "resolution": SIDE, "steps": 40, "batch_size": 4, "learning_rate": "0.0015", "schedule": "cosine", "warmup": 5,
     "validate_every": 20,
 }  # fmt: skip
 """What is entered on the page; the rate is a tenth of the vocabulary's RMS."""

@@ -46,6 +46,30 @@ def test_prompts_are_cut_by_the_host_and_padded_as_each_encoder_gets_them(text):
     assert cut["clip_l"][1][7:] == [49407] * 70 and cut["clip_g"][1][7:] == [0] * 70
 
 
+def test_a_table_that_was_moved_outside_inference_mode_can_be_read():
+    model = webuis.forge_sdxl()
+    module = webuis.transformer(webuis.CLIP_L)
+    table = getattr(module, "text_model", module).embeddings.token_embedding.wrapped
+    before = table.weight
+    with torch.inference_mode():
+        moved = torch.nn.Parameter(torch.empty(0))
+    moved.data = before.detach()  # as `Module.to` does it
+    table.weight = moved
+    try:
+        with pytest.raises(RuntimeError, match="version counter"):
+            moved[:2, :2]
+        read = text_model_of(model).encoders[0].table.read()
+        assert read.data_ptr() == before.data_ptr() and torch.equal(read[:2, :2], before[:2, :2])
+    finally:
+        table.weight = before
+
+
+def test_what_a_host_computes_in_inference_mode_comes_out_as_ordinary_tensors(loaded):
+    ids = torch.full((1, 77), 49407)
+    for encoder in text_model_of(loaded, Surroundings(around=torch.inference_mode)).encoders:
+        assert not any(each.is_inference() for each in encoder.encode(ids) if each is not None)
+
+
 def test_rounded_positions_and_a_nan_row_are_repaired_at_load_and_given_back(loaded, text):
     module = webuis.transformer(webuis.CLIP_L)
     embeddings = getattr(module, "text_model", module).embeddings

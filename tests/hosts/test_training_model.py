@@ -7,7 +7,7 @@ import torch
 
 from tests.hosts.inside import watch
 from tests.hosts.training_runs import config, pictures
-from ti_fix.train import FindingEvent, look
+from ti_fix.train import FindingEvent, checks, look
 from ti_fix.train.distilled import named
 
 
@@ -70,3 +70,27 @@ def test_a_distilled_checkpoint_is_known_by_its_name_and_by_its_merge_recipe(bot
     about.name, about.metadata = "my_turbo.safetensors", None
     events = host.run(lambda: list(look(config(), host.model(), pictures())))
     assert "(Turbo)" in said(events, "distilled-checkpoint")
+
+
+def test_the_memory_of_a_step_is_told_with_what_the_card_has_free(both, monkeypatch):
+    _, host = both
+    monkeypatch.setattr(checks, "wanted", lambda setting, unet: setting != "off")
+    monkeypatch.setattr(checks, "free_memory", lambda unet: 3 * 2**30)
+    events = host.run(lambda: list(look(config(), host.model(), pictures())))
+    assert "3.0 GB free" in said(events, "memory")
+
+
+def test_forge_casts_its_encoders_in_inference_mode_when_they_are_looked_at(begin, monkeypatch):
+    webui, host = begin("forge")
+    host.model()
+    from ti_fix.hosts import forge
+
+    told = []
+    monkeypatch.setattr(forge, "text_model_of", lambda _model, about, _family: told.append(about))
+    memory = webui.modules["backend.memory_management"]
+    memory.load_model_gpu = lambda _: told.append(torch.is_inference_mode_enabled())
+    webui.model.forge_objects.clip.patcher = object()
+    host._webui._kind.text_model(webui.model)
+    with told[0].around():
+        assert torch.is_inference_mode_enabled()
+    assert told[1:] == [True] and not torch.is_inference_mode_enabled()

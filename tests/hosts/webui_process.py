@@ -76,7 +76,9 @@ class Webui(Client):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         super().__init__(f"http://127.0.0.1:{port}")
-        command = [str(what.python), "launch.py", *FLAGS, "--port", str(port), "--data-dir", str(data), *what.flags]
+        # Forge serves files of its data folder only, and so not the scripts of its own page where that lies elsewhere
+        places = ["--port", str(port), "--data-dir", str(data), "--gradio-allowed-path", str(what.path)]
+        command = [str(what.python), "launch.py", *FLAGS, *places, *what.flags]
         self._log = self.log_path.open("wb")
         self._process = subprocess.Popen(
             command,

@@ -70,6 +70,7 @@ class StandIn:
 
     publish = fit
     clip_folders = ()
+    captioners = ()
 
     def judge(self):
         return None

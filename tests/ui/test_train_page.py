@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 
 from tests.hosts.tiny_models import broken_row
 from tests.train.making import TRIGGER, image, model
@@ -17,10 +18,11 @@ from tests.ui.folders import StandIn, widened
 from ti_fix.formats import read
 from ti_fix.hosts.standalone import StandaloneHost
 from ti_fix.train import TrainConfig
+from ti_fix.ui import train_album
 from ti_fix.ui import train_handlers as handlers
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.guard import FAULT
-from ti_fix.ui.train_handlers import FORM, Request, Shown, Window
+from ti_fix.ui.train_shown import FORM, Request, Shown, Window
 
 QUICK = {
     "resolution": 64,
@@ -73,7 +75,7 @@ def last(steps):
 
 
 def trained(desk, pictures, **changes):
-    handlers.pictures_added(desk, pictures, "")
+    train_album.pictures_added(desk, pictures, "")
     return last(handlers.start(desk, Window(), asked(**changes)))
 
 
@@ -134,7 +136,7 @@ def test_a_second_start_says_that_one_runs(desk, host, pictures):
     gate = threading.Event()
     run = host.trainer.run
     host.trainer.run = lambda work: (gate.wait(20), run(work))
-    handlers.pictures_added(desk, pictures, "")
+    train_album.pictures_added(desk, pictures, "")
     desk.training.start(handlers.config_of(desk, asked()))
     page = last(handlers.start(desk, Window(), asked(name="zqx-two")))
     assert "is still running" in page["status"]
@@ -164,7 +166,7 @@ def test_a_window_that_looks_gives_way_to_its_next_look(desk, host, pictures):
     gate = threading.Event()
     run = host.trainer.run
     host.trainer.run = lambda work: (gate.wait(20), run(work))
-    handlers.pictures_added(desk, pictures, "")
+    train_album.pictures_added(desk, pictures, "")
     window = Window()
     looking = handlers.start(desk, window, asked())
     next(looking)
@@ -179,7 +181,7 @@ def test_a_window_that_looks_gives_way_to_its_next_look(desk, host, pictures):
 def test_pause_frees_the_host_and_resume_goes_on_to_the_same_vectors(desk, host, pictures, tmp_path):
     whole = trained(desk, pictures, name="zqx-whole", steps=4)
     assert "Finished after 4 steps" in whole["status"]
-    handlers.pictures_added(desk, pictures, "")
+    train_album.pictures_added(desk, pictures, "")
     with in_first_step(host, lambda: handlers.pause(desk)):
         page = last(handlers.start(desk, Window(), asked(name="zqx-parts", steps=4)))
     paused = desk.training.live.done
@@ -190,8 +192,9 @@ def test_pause_frees_the_host_and_resume_goes_on_to_the_same_vectors(desk, host,
 
 
 def test_check_tells_findings_and_trains_nothing(desk, pictures, tmp_path):
-    handlers.pictures_added(desk, [*pictures, pictures[0]], "")
-    page = last(handlers.check(desk, Window(), asked(learning_rate="1e-9")))
+    train_album.pictures_added(desk, [*pictures, pictures[0]], "")
+    page = last(handlers.check(desk, Window(), asked(learning_rate="1e-9", vectors=2)))
+    assert page["live"].count('class="token vector"') == 2 * 2, "two vectors in each of two encoders"
     assert "Ready to train" in page["status"] and "That is too little" in page["live"]
     assert not list((tmp_path / "embeddings").iterdir())
     command = json.loads(re.search(r'data-ti-fix="remedy:([^"]+)"', page["live"])[1].replace("&quot;", '"'))
@@ -210,13 +213,13 @@ def test_a_taken_name_is_put_right_by_its_button(desk, pictures):
 
 
 def test_captions_are_written_beside_the_pictures_and_taken_away_again(desk, pictures):
-    page = last(handlers.pictures_added(desk, pictures, ""))
+    page = last(train_album.pictures_added(desk, pictures, ""))
     assert page["album"].count("<li>") == 2
     ids = re.findall(r'data-ti-fix-edit="caption:(\w+)"', page["album"])
     folder = desk.training.album.folder
     last(handlers.commanded(desk, Window(), f"caption:{ids[0]}:a red\nthing: big", asked()))
     assert (folder / "0.txt").read_text(encoding="utf-8") == "a red thing: big"
-    assert "a red thing: big" in last(handlers.album_changed(desk, ""))["album"]
+    assert "a red thing: big" in last(train_album.album_changed(desk, ""))["album"]
     last(handlers.commanded(desk, Window(), f"caption:{ids[0]}:  ", asked()))
     assert not (folder / "0.txt").exists()
     page = last(handlers.commanded(desk, Window(), f"remove:{ids[1]}", asked()))
@@ -224,7 +227,7 @@ def test_captions_are_written_beside_the_pictures_and_taken_away_again(desk, pic
 
 
 def test_pictures_in_a_folder_of_the_users_are_shown_and_never_removed(desk, pictures, tmp_path):
-    page = last(handlers.album_changed(desk, str(tmp_path / "mine")))
+    page = last(train_album.album_changed(desk, str(tmp_path / "mine")))
     assert page["album"].count("<li>") == 2 and "remove:" not in page["album"]
     (id_, _) = re.findall(r'data-ti-fix-edit="caption:(\w+)"', page["album"])
     page = last(handlers.commanded(desk, Window(), f"remove:{id_}", asked(folders=(str(tmp_path / "mine"),))))
@@ -243,7 +246,7 @@ def test_pictures_in_a_folder_of_the_users_are_shown_and_never_removed(desk, pic
     ],
 )
 def test_captions_without_the_name_get_it(desk, pictures, captions, style, template):
-    handlers.pictures_added(desk, pictures, "")
+    train_album.pictures_added(desk, pictures, "")
     for i, text in enumerate(captions):
         (desk.training.album.folder / f"{i}.txt").write_text(text, encoding="utf-8")
     assert handlers.config_of(desk, asked(style=style)).template == template
@@ -260,11 +263,16 @@ def test_earlier_runs_can_be_used_again(desk, pictures, tmp_path):
     final, kept = (read(path).embedding for path in (desk.training.place(TRIGGER), run.saved[0][1]))
     assert "step 2" in page["status"] and final.name == TRIGGER
     assert all(final.vectors[key].equal(kept.vectors[key]) for key in kept.vectors)
+    assert f"use:best:{TRIGGER}" in last(handlers.opened(desk, Window()))["history"]
+    page = last(handlers.commanded(desk, Window(), f"use:best:{TRIGGER}", asked()))
+    best, again = (read(path).embedding for path in (run.final, desk.training.place(TRIGGER)))
+    assert "result; prompts use it at once" in page["status"]
+    assert all(best.vectors[key].equal(again.vectors[key]) for key in best.vectors)
     assert "There is no run" in last(handlers.commanded(desk, Window(), "use:2:nobody", asked()))["status"]
 
 
 def test_save_now_writes_the_vectors_of_this_step(desk, host, pictures, tmp_path):
-    handlers.pictures_added(desk, pictures, "")
+    train_album.pictures_added(desk, pictures, "")
     assert "nothing to save" in last(handlers.save_now(desk))["status"]
     with in_first_step(host, lambda: handlers.save_now(desk)):
         last(handlers.start(desk, Window(), asked(checkpoint_every=0, validate_every=0, keep=0)))
@@ -282,7 +290,7 @@ def test_names_of_strangers_are_escaped(desk, pictures, tmp_path):
     folder = tmp_path / "mine"
     (folder / "0.png").rename(folder / "<b>.png")
     (folder / "<b>.txt").write_text("<script>", encoding="utf-8")
-    album = last(handlers.album_changed(desk, str(folder)))["album"]
+    album = last(train_album.album_changed(desk, str(folder)))["album"]
     assert "<script>" not in album and "&lt;script&gt;" in album and 'alt="&lt;b&gt;.png"' in album
 
 
@@ -292,3 +300,65 @@ def test_a_model_with_a_broken_text_encoder_is_not_trained_on(host, desk, pictur
     with broken_row(broken.vocabulary().tables["clip_g"]):
         assert "row 2368 is not finite" in str(trained(desk, pictures))
     assert not list((desk.host.embedding_folders[0]).glob(f"{TRIGGER}*"))
+
+
+# captions by the host
+
+
+class Captioner:
+    """An interrogator that has to fetch its model first."""
+
+    key, name, kind = "words", "Interrogate X", "as a sentence"
+
+    def __init__(self, downloads):
+        self.downloads, self.saw = downloads, []
+
+    def needed(self):
+        return self.downloads
+
+    def caption(self, picture):
+        self.saw.append(picture.size)
+        return f"picture {len(self.saw)},\na tower"
+
+
+def test_captions_by_the_host_ask_before_a_download_and_leave_the_others_alone(desk, host, pictures, tmp_path):
+    captioner = Captioner(["X (1 GB, MIT, from nowhere)"])
+    host.captioners = (captioner,)
+    (tmp_path / "mine" / "0.txt").write_text("mine", encoding="utf-8")
+    folder = asked(folders=(str(tmp_path / "mine"),))
+    page = last(train_album.album_changed(desk, str(tmp_path / "mine")))
+    assert "captions:words" in page["album"]
+    page = last(handlers.commanded(desk, Window(), "captions:words", folder))
+    assert "1 GB, MIT" in page["status"] and "captions:words:yes" in page["status"] and captioner.saw == []
+    page = last(handlers.commanded(desk, Window(), "captions:words:yes", folder))
+    assert "1 captions written by Interrogate X" in page["status"] and "captions:words" not in page["album"]
+    assert (tmp_path / "mine" / "0.txt").read_text(encoding="utf-8") == "mine"
+    assert (tmp_path / "mine" / "1.txt").read_text(encoding="utf-8") == "picture 1, a tower"
+    page = last(handlers.commanded(desk, Window(), "captions:words", folder))
+    assert "Every picture has a caption" in page["status"] and len(captioner.saw) == 1
+
+
+def test_pictures_show_what_is_cut_off_and_what_a_mask_leaves_out(desk, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    image(0, (64, 64)).save(folder / "square.png")
+    whole = last(train_album.album_changed(desk, str(folder), 64, True))["album"]
+    assert "Shaded edges" not in whole and "64 × 64<" in whole
+    image(0, (128, 64)).save(folder / "wide.png")
+    page = last(train_album.album_changed(desk, str(folder), 64, False))
+    assert "Shaded edges" in page["album"] and "128 × 64 → 64 × 64" in page["album"]
+    Image.new("L", (64, 64), 0).save(folder / "square-mask.png")
+    page = last(train_album.album_changed(desk, str(folder), 64, True))
+    assert "Red places" in page["album"]
+    assert "Red places" not in last(train_album.album_changed(desk, str(folder), 64, True, "1", False))["album"]
+
+
+def test_a_page_that_strangers_can_reach_trains_and_shows_nothing(desk, host, pictures, tmp_path):
+    host.is_exposed = True
+    for page in (
+        last(train_album.pictures_added(desk, pictures, "")),
+        last(train_album.album_changed(desk, str(tmp_path / "mine"))),
+        last(handlers.start(desk, Window(), asked())),
+        last(handlers.commanded(desk, Window(), f"use:best:{TRIGGER}", asked())),
+    ):
+        assert "without a password" in page["status"] and not page.get("album")

@@ -59,8 +59,8 @@ def frozen(modules: Iterable[nn.Module]) -> Iterator[None]:
 def alias(tensor: Tensor) -> Tensor:
     """An ordinary tensor on the same memory: nothing is copied, and autograd may save it.
 
-    Assigning to ``.data`` of an inference tensor would leave one without a version counter, which breaks every later
-    generation; so the tensor itself is never touched.
+    Assigning an ordinary one to ``.data`` of an inference tensor, as `Module.to` does outside inference mode, leaves
+    one without a version counter, of which not even a slice can be taken; so the tensor itself is never touched.
     """
     with torch.inference_mode(False):
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from backend import attention, loader, memory_management
 from backend.text_processing import textual_inversion as prompts
 from modules import sd_models
@@ -68,8 +69,9 @@ class Forge(Kind):
 
         @contextmanager
         def around() -> Iterator[None]:
-            memory_management.load_model_gpu(model.forge_objects.clip.patcher)
-            yield
+            with torch.inference_mode():  # its weights, moved or cast in another mode, would break all later pictures
+                memory_management.load_model_gpu(model.forge_objects.clip.patcher)
+                yield
 
         return text_model_of(model, Surroundings(around=around), self._family_of(model))
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ti_fix.embedding import BY_WIDTH, ENCODERS, SD2, SD15, SDXL, SDXL_REFINER, EncoderSpec, Family
-from ti_fix.hosts.text_modules import encoder_of, injected, tokenizer_of, write_table
-from ti_fix.text_model import TextEncoder, TextModel, TextTokenizer, TokenTable
+from ti_fix.hosts.text_modules import encoder_of, injected, living_table, tokenizer_of, write_table
+from ti_fix.text_model import TextEncoder, TextModel, TextTokenizer
 from ti_fix.tokenizer import BOS, EOS
 
 OPEN_CLIP_NAMES = {"<start_of_text>": BOS, "<end_of_text>": EOS}
@@ -123,7 +123,7 @@ def _encoder(place: str, member: Any, about: Surroundings) -> TextEncoder:
         encoder = TextEncoder(
             place=place,
             spec=spec,
-            table=TokenTable.of(table.weight),
+            table=living_table(table),
             tokenizer=tokenizer,
             layer=layer,
             final_norm=norm,
@@ -221,7 +221,13 @@ def _encoded(member: Any, ids: Tensor, about: Surroundings) -> tuple[Tensor, Ten
             holder.fixes = None  # left over where a generation failed
     with torch.no_grad(), about.around():
         hidden = member.encode_with_transformers(ids.to(about.device or _table_module(member).weight.device))
-    return hidden, getattr(hidden, "pooled", None)
+    pooled = getattr(hidden, "pooled", None)
+    return _ordinary(hidden), None if pooled is None else _ordinary(pooled)
+
+
+def _ordinary(tensor: Tensor) -> Tensor:
+    """The same numbers outside inference mode, if the host has computed them inside it."""
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 def _rebind(member: Any, value: TextTokenizer, own: TextTokenizer) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ti_fix.embedding import EncoderSpec
+from ti_fix.hosts.borrow import alias
 from ti_fix.text_model import Part, TextEncoder, TextTokenizer, TokenTable
 
 _LARGEST = 100_000
@@ -60,7 +62,7 @@ def encoder_of(
     return TextEncoder(
         place=place,
         spec=spec,
-        table=TokenTable.of(embedding.weight),
+        table=living_table(embedding),
         position_ids=positions,
         config=config,
         tokenizer=tokenizer,
@@ -109,9 +111,16 @@ def _write_config(module: Any, text: Any, value: Mapping[str, Any]) -> None:
         text.eos_token_id = value["eos_token_id"]
 
 
+def living_table(embedding: nn.Module) -> TokenTable:
+    """The table of a loaded model; read through an ordinary tensor, since those of some hosts cannot even be sliced."""
+    weight = embedding.weight
+    assert isinstance(weight, Tensor)
+    return replace(TokenTable.of(alias(weight)), living=weight)
+
+
 def write_table(embedding: nn.Module, table: TokenTable) -> None:
     """Another parameter in the place of the table; the former one, handed back, is the very same object again."""
-    weight = table.read()
+    weight = table.read() if table.living is None else table.living
     if not isinstance(weight, nn.Parameter):
         old = embedding.weight
         assert isinstance(old, Tensor)

@@ -174,6 +174,13 @@ class WebuiHost:
     publish = fit
 
     @property
+    def captioners(self) -> list[Any]:
+        """The WebUI's interrogators."""
+        from ti_fix.hosts.captioners import captioners
+
+        return quietly(captioners, [])
+
+    @property
     def clip_folders(self) -> list[Path]:
         """Where Interrogate keeps its CLIP (``--clip-models-path``), beside that package's own cache."""
         named = getattr(shared.cmd_opts, "clip_models_path", None)

@@ -121,7 +121,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _sample(path: Path, repeats: int, config: TrainConfig, notes: _Notes) -> Iterator[Sample]:
-    mask = _mask_of(path) if config.masks else None
+    mask = mask_of(path) if config.masks else None
     try:
         data = path.read_bytes()
         picture = open_picture(path, mask=mask, alpha=config.alpha, background=config.background)
@@ -144,7 +144,8 @@ def _sample(path: Path, repeats: int, config: TrainConfig, notes: _Notes) -> Ite
     )
 
 
-def _mask_of(path: Path) -> Path | None:
+def mask_of(path: Path) -> Path | None:
+    """The mask beside a picture, None where there is none."""
     return next((m for ending in _MASK_ENDINGS if (m := path.with_name(path.stem + ending)).is_file()), None)
 
 

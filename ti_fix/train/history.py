@@ -59,15 +59,16 @@ def runs(out: Path) -> list[Run]:
     return sorted(found, key=lambda run: -run.when)
 
 
-def at_step(run: Run, step: int) -> Embedding:
-    """The embedding of an earlier step, under the name of its run.
+def at_step(run: Run, step: int | None) -> Embedding:
+    """The embedding of an earlier step, under the name of its run; the run's own result for None.
 
     Raises:
         TiFixError: that step was not kept, or the file cannot be read.
     """
-    path = next((path for at, path in run.saved if at == step), None)
+    path = run.final if step is None else next((path for at, path in run.saved if at == step), None)
     if path is None:
-        raise WrongUse(f"Step {step} of {run.config.name} was not kept; choose one of the list.")
+        what = "The result" if step is None else f"Step {step}"
+        raise WrongUse(f"{what} of {run.config.name} was not kept; choose one of the list.")
     embedding: Embedding | None = read(path).embedding
     if embedding is None:
         raise TiFixError(f"{path} holds no embedding any more; choose another step.")

@@ -88,6 +88,19 @@ def dump(model_tokenize: Any, prompt: str, name: str, vectors: int) -> TokenDump
     return TokenDump(tokens=tokens, places=tuple(places), chunks=max(1, -(-tokens // MAX_VECTORS)))
 
 
+def captions_of(config: TrainConfig, data: Dataset) -> tuple[tuple[str, ...], ...]:
+    """For each picture all the captions that it can get.
+
+    Raises:
+        WrongUse: the template cannot be used.
+    """
+    return _captions(config, data, _templates(config, data.samples)[0])
+
+
+def _captions(config: TrainConfig, data: Dataset, lines: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    return tuple(prompts_of(caption_or_name(sample), lines, config.name) for sample in data.samples)
+
+
 def plan(config: TrainConfig, model: DiffusionModel, data: Dataset, about: Mapping[str, Statistics]) -> Plan:
     """Look at everything before the first step.
 
@@ -101,7 +114,7 @@ def plan(config: TrainConfig, model: DiffusionModel, data: Dataset, about: Mappi
         WrongUse: the template cannot be used.
     """
     lines, problems = _templates(config, data.samples)
-    prompts = tuple(prompts_of(caption_or_name(sample), lines, config.name) for sample in data.samples)
+    prompts = _captions(config, data, lines)
     problems += [Problem(finding=finding, remedy={}) for finding in data.findings]
     if not data.samples and not any(f.severity == "error" for f in data.findings):
         problems.append(_problem("error", "no-pictures", "There are no usable images; give a folder with pictures."))

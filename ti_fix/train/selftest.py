@@ -11,8 +11,11 @@ from ti_fix.errors import TiFixError
 from ti_fix.train.engine import Batch, Engine
 from ti_fix.train.objective import EPSILON, VELOCITY, Objective
 
-STEPS = (0.003, 0.01, 0.03, 0.1, 0.3)
+STEPS = (0.003, 0.01, 0.001, 0.03, 0.1, 0.3)
 """Lengths of the trial steps, as shares of the vectors' length: small ones drown in rounding, large ones bend."""
+
+_CLOSE = 0.005
+"""Disagreement at which no further step is tried."""
 
 _TOLERANCE = {torch.float32: 0.02, torch.float64: 0.02}
 _HALF_TOLERANCE = 0.25
@@ -88,6 +91,8 @@ def _disagreement(engine: Engine, batch: Batch, vectors: Mapping[str, Tensor], k
         if abs(expected) < worst_rounding * float(ahead.abs()):
             continue  # the difference would be rounding alone
         errors.append(abs(float(ahead - behind) / 2 / expected - 1))
+        if errors[-1] < _CLOSE:
+            break
     return min(errors, default=0.0)
 
 

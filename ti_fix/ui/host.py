@@ -16,6 +16,33 @@ if TYPE_CHECKING:  # the WebUI waits for this module at its start
 T = TypeVar("T")
 
 
+class Captioner(Protocol):
+    """An interrogator of the host's.
+
+    Attributes:
+        key: short name for commands.
+        name: as the host calls it.
+        kind: what it writes, for a button.
+    """
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+
+    def needed(self) -> Sequence[str]:
+        """What it would download first, each with name, size, licence and source; empty where all is there."""
+
+    def caption(self, image: Any) -> str:
+        """What it sees in a PIL image; called inside the host's `run`.
+
+        Raises:
+            TiFixError: it failed.
+        """
+
+
 class PageHost(Protocol):
     """A WebUI, or the standalone program, as the pages see it."""
 
@@ -80,6 +107,10 @@ class PageHost(Protocol):
 
     def fit(self, embedding: Embedding) -> Embedding:
         """Bring an embedding to the loaded model's widths; models of the usual widths change nothing."""
+
+    @property
+    def captioners(self) -> Sequence[Captioner]:
+        """The host's interrogators; none where it has none."""
 
     @property
     def clip_folders(self) -> Sequence[Path]:

@@ -25,7 +25,8 @@ def tokens(view: TokenView) -> str:
     several = len(view.texts) > 1
     drawn = "".join(_text(text, several) for text in view.texts[:SHOWN_TEXTS])
     more = len(view.texts) - SHOWN_TEXTS
-    return "".join(notes) + drawn + (message(f"… {more:,}", "info") if more > 0 else "")
+    rest = message(f"… {more:,}", "info") if more > 0 else ""
+    return f'<div class="as_tokens">{"".join(notes)}{drawn}{rest}</div>'
 
 
 def _text(text: TextView, several: bool) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 import gradio as gr
 
-from ti_fix.ui import compat, form_view, train_handlers
+from ti_fix.ui import compat, form_view, train_album, train_handlers
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.markup import empty
 from ti_fix.ui.progress import Channel, draw_channel, draw_row
-from ti_fix.ui.train_handlers import FORM, Request, Shown, Window
+from ti_fix.ui.train_shown import FORM, Request, Shown, Window
 from ti_fix.ui.train_words import KINDS, SECTIONS, TEXTS
 
 TAKE_COMMAND = (
@@ -59,10 +59,10 @@ class _Controls:
         buttons = [self.start, self.check, self.stop, self.pause, self.resume, self.save]
         return [self.status, self.album, self.live, self.strip, self.history, *buttons]
 
-    @property
-    def folders(self) -> Any:
-        """The control of the setting of that name."""
-        return next(made for made, field in zip(self.fields, FORM.fields, strict=True) if field.name == "folders")
+    def album_settings(self) -> list[Any]:
+        """The controls of `train_album.SETTINGS`."""
+        by_name = {field.name: made for made, field in zip(self.fields, FORM.fields, strict=True)}
+        return [by_name[name] for name in train_album.SETTINGS]
 
 
 def build(desk: Desk) -> None:
@@ -127,9 +127,11 @@ def _join(desk: Desk, c: _Controls) -> None:
         compat.on(button.click, partial(_asked_steps, asking, desk), [c.window, *form], pieces, queue=True)
     for button, deed in ((c.stop, handlers.stop), (c.pause, handlers.pause), (c.save, handlers.save_now)):
         compat.on(button.click, partial(_once, deed, desk), [], pieces)
-    compat.on(c.files.upload, partial(_uploaded, desk), [c.files, c.folders], [*pieces, c.files])
-    compat.on(c.fresh.click, partial(_once, handlers.new_pictures, desk), [c.folders], pieces)
-    compat.on(c.folders.change, partial(_once, handlers.album_changed, desk), [c.folders], pieces)
+    cut = c.album_settings()
+    compat.on(c.files.upload, partial(_uploaded, desk), [c.files, *cut], [*pieces, c.files])
+    compat.on(c.fresh.click, partial(_once, train_album.new_pictures, desk), cut, pieces)
+    for control in cut:
+        compat.on(control.change, partial(_once, train_album.album_changed, desk), cut, pieces)
     take = [c.window, c.channel.command, *form]
     compat.on(c.channel.send.click, partial(_commanded, desk), take, whole, js=TAKE_COMMAND, queue=True)
 
@@ -159,10 +161,10 @@ def _filling(handler: Callable[..., Shown], desk: Desk, *values: Any) -> list[An
     return _filled(handler(desk, *values))
 
 
-def _uploaded(desk: Desk, files: Any, folders: str) -> list[Any]:
+def _uploaded(desk: Desk, files: Any, *cut: Any) -> list[Any]:
     """The upload field is emptied again: the pictures stand below it."""
     paths = [str(getattr(each, "name", each)) for each in files or ()]
-    return [*_drawn(train_handlers.pictures_added(desk, paths, folders)), compat.update(value=None)]
+    return [*_drawn(train_album.pictures_added(desk, paths, *cut)), compat.update(value=None)]
 
 
 def _asked(form: tuple[Any, ...]) -> Request:

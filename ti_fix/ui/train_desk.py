@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,12 @@ from ti_fix.train import CheckpointEvent, DoneEvent, Event, Log, TrainConfig, ga
 from ti_fix.train.config import check
 from ti_fix.train.dataset import pictures_in
 from ti_fix.train.history import Run, at_step, runs
-from ti_fix.ui.host import PageHost
+from ti_fix.ui.host import Captioner, PageHost
 from ti_fix.ui.progress import Outcome
+from ti_fix.ui.train_captions import written
 from ti_fix.ui.train_live import Live, progress_of
 from ti_fix.ui.train_pictures import Album, new_album
+from ti_fix.ui.train_tokens import token_view
 
 PICTURES, RUNS = "ti_fix_pictures", "ti_fix_runs"
 """Folders beside the embeddings folder: hosts would take the embeddings of a run's steps for triggers, and look for
@@ -45,6 +47,7 @@ class TrainDesk:
         self.host = host
         self.job = Job()
         self.checking = Job()
+        self.captioning = Job()
         self.live: Live | None = None
         self.found: Live | None = None
         self._save, self._saving = threading.Event(), False
@@ -127,6 +130,19 @@ class TrainDesk:
         self.checking.start("Checking", lambda _: self._look(found), run=self.host.training_host().run)
         self.found = found
 
+    def caption(self, captioner: Captioner, paths: Sequence[Path]) -> None:
+        """Have the host caption pictures; returns at once.
+
+        Raises:
+            Busy: it does that already.
+            WrongUse: a run goes on, and has the model.
+        """
+        if self.job.state.active:
+            raise WrongUse("A training runs; wait for it or stop it, then let captions be written.")
+        self.captioning.start(
+            "Writing captions", lambda stop: written(captioner, paths, stop), run=self.host.training_host().run
+        )
+
     def _refuse_taken(self, config: TrainConfig) -> None:
         place = self.place(config.name)
         if place.exists() and not (config.overwrite or config.resume):
@@ -134,8 +150,8 @@ class TrainDesk:
 
     def stop(self) -> None:
         """End the run after its step; its files are written."""
-        self.job.stop()
-        self.checking.stop()
+        for job in (self.job, self.checking, self.captioning):
+            job.stop()
 
     def pause(self) -> None:
         """End the run after its step so that the WebUI is free; `resume` goes on from there."""
@@ -176,8 +192,8 @@ class TrainDesk:
         found = (*runs(self.folder), *runs(self.embeddings))
         return sorted(found, key=lambda run: -run.when)
 
-    def use_step(self, run: Run, step: int) -> Path:
-        """Make the embedding of an earlier step the one that prompts call, at once.
+    def use_step(self, run: Run, step: int | None) -> Path:
+        """Make the embedding of an earlier step, or for None the run's result, the one that prompts call, at once.
 
         Returns:
             Its file.
@@ -266,9 +282,9 @@ class TrainDesk:
     def _look(self, found: Live) -> Iterator[Any]:
         yield Progress(done=0, total=0, note="Getting the model ready")
         host = self.host.training_host()
-        for event in look(
-            found.config, host.model(), gather(found.config), fit=self.host.fit, judge=self._wrong_with_model
-        ):
+        model, data = host.model(), gather(found.config)
+        found.tokens = token_view(self.host, found.config, data)
+        for event in look(found.config, model, data, fit=self.host.fit, judge=self._wrong_with_model):
             found.add(event)
             yield event
             progress = progress_of(event)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,84 +17,13 @@ from ti_fix.train import TrainConfig
 from ti_fix.train.captions import NAME, one_line
 from ti_fix.train.dataset import caption_beside, pictures_in
 from ti_fix.train.history import Run
-from ti_fix.ui import markup, progress, train_pictures, train_view
+from ti_fix.ui import markup, progress, train_album, train_view
 from ti_fix.ui.desk import Desk
-from ti_fix.ui.forms import Form
-from ti_fix.ui.guard import guarded, guarded_steps, owners_only
+from ti_fix.ui.guard import owners_only
 from ti_fix.ui.train_desk import NameTaken
 from ti_fix.ui.train_live import Live
+from ti_fix.ui.train_shown import FORM, WATCH, Request, Shown, Window, buttons, safe, safe_steps
 from ti_fix.ui.train_words import TEXTS
-
-FORM = Form(TrainConfig, leave_out=("name", "start_text", "out", "resume"))
-"""All settings but those that the page asks for in front, or knows by itself."""
-
-WATCH = 1.0
-"""Seconds between two looks at a run."""
-
-
-@dataclass(slots=True)
-class Window:
-    """One open page.
-
-    Attributes:
-        turn: which of its handlers may draw; one that watches gives way to the next.
-        filled: whether its form has been filled.
-    """
-
-    turn: int = 0
-    filled: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What the user has entered.
-
-    Attributes:
-        name, what: text boxes.
-        style: whether a style is learned, and not a thing.
-        values: of the form, in the order of `FORM.fields`.
-    """
-
-    name: str
-    what: str
-    style: bool
-    values: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Buttons:
-    """Which of them there are to press."""
-
-    running: bool
-    paused: bool
-    checking: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What changes on the page.
-
-    Attributes:
-        status, album, live, strip, history: HTML.
-        buttons: which there are.
-        fill: name, what, style and values for the form.
-    """
-
-    status: str | None = None
-    album: str | None = None
-    live: str | None = None
-    strip: str | None = None
-    history: str | None = None
-    buttons: Buttons | None = None
-    fill: Request | None = None
-
-
-def _told(html: str) -> Shown:
-    return Shown(status=html)
-
-
-safe = guarded(_told)
-safe_steps = guarded_steps(_told)
 
 
 def config_of(desk: Desk, asked: Request) -> TrainConfig:
@@ -212,33 +141,14 @@ def save_now(desk: Desk) -> Shown:
     return Shown()
 
 
-@safe
-@owners_only
-def pictures_added(desk: Desk, files: Sequence[str], folders: str) -> Shown:
-    """Pictures were dropped."""
-    desk.training.album.take(files)
-    return Shown(album=_album(desk, folders), status="")
-
-
-@safe
-def album_changed(desk: Desk, folders: str) -> Shown:
-    """Other folders were named."""
-    return Shown(album=_album(desk, folders), status="")
-
-
-@safe
-def new_pictures(desk: Desk, folders: str) -> Shown:
-    """Begin with no pictures; those of before stay on the disk."""
-    desk.training.begin_album()
-    return Shown(album=_album(desk, folders), status="")
-
-
 @safe_steps
 def commanded(desk: Desk, window: Window, command: str, asked: Request) -> Iterator[Shown]:
     """A button or a caption of what the page draws: ``caption:ID:TEXT``, ``remedy:{SETTING: VALUE}``, and so on."""
     verb, _, what = command.partition(":")
     if verb in ("caption", "remove"):
-        yield _picture(desk, verb, what, asked)
+        yield train_album.picture(desk, verb, what, asked)
+    elif verb == "captions":
+        yield from train_album.captions(desk, window, what, asked)
     elif verb == "remedy":
         yield _remedied(asked, json.loads(what))
     elif verb == "again":
@@ -253,18 +163,6 @@ def commanded(desk: Desk, window: Window, command: str, asked: Request) -> Itera
 def _resumed(desk: Desk, window: Window, name: str) -> Iterator[Shown]:
     desk.training.resume(_run(desk, name).config)
     yield from _watched(desk, window, desk.training.job)
-
-
-@owners_only
-def _picture(desk: Desk, verb: str, what: str, asked: Request) -> Shown:
-    id_, _, text = what.partition(":")
-    folders = _folders(desk, _named_folders(asked))
-    path = train_pictures.find(folders, id_)
-    if verb == "caption":
-        train_pictures.write_caption(path, text)
-        return Shown(status="")
-    desk.training.album.remove(path)
-    return Shown(album=_album(desk, _named_folders(asked)), status="")
 
 
 def _remedied(asked: Request, wanted: Mapping[str, Any]) -> Shown:
@@ -284,14 +182,16 @@ def _again(desk: Desk, run: Run) -> Shown:
     desk.training.begin_album(Path(own[0]) if own else None)
     fill = request_of(replace(run.config, resume=False), own[:1])
     status = markup.message(f"The settings and pictures of {run.config.name} are in the form; change the name or not.")
-    return Shown(fill=fill, album=_album(desk, _named_folders(fill)), status=status)
+    return Shown(fill=fill, album=train_album.album(desk, train_album.settings_of(desk, fill)), status=status)
 
 
 @owners_only
 def _use(desk: Desk, what: str) -> Iterator[Shown]:
     number, _, name = what.partition(":")
-    desk.training.use_step(_run(desk, name), int(number))
-    yield Shown(status=markup.message(f"{name} is now the embedding of step {int(number):,}; prompts use it at once."))
+    step = None if number == "best" else int(number)
+    desk.training.use_step(_run(desk, name), step)
+    which = "the run's result" if step is None else f"the embedding of step {step:,}"
+    yield Shown(status=markup.message(f"{name} is now {which}; prompts use it at once."))
 
 
 def _run(desk: Desk, name: str) -> Run:
@@ -304,14 +204,15 @@ def _run(desk: Desk, name: str) -> Run:
 def everything(desk: Desk, told: str | None = None) -> Shown:
     """All that the page draws, from what is known."""
     training = desk.training
+    cut_as = training.live.config if training.live else training.defaults()
     record = training.found if training.checking.state.active else training.live or training.found
     return Shown(
         status=told,
-        album=_album(desk, ""),
+        album=train_album.album(desk, replace(cut_as, folders=())),
         live=_live(record),
         strip=train_view.strip(record.previews) if record else "",
         history=train_view.history(training.runs()),
-        buttons=_buttons(desk),
+        buttons=buttons(desk),
     )
 
 
@@ -325,35 +226,11 @@ def _watched(desk: Desk, window: Window, job: Job) -> Iterator[Shown]:
             return
         new = _live(record), train_view.strip(record.previews) if record else ""
         live, strip = (now if now != before else None for now, before in zip(new, drawn, strict=True))
-        yield Shown(status=status, live=live, strip=strip, buttons=_buttons(desk))
+        yield Shown(status=status, live=live, strip=strip, buttons=buttons(desk))
         drawn = new
         if not state.active:
-            yield Shown(history=train_view.history(desk.training.runs()), buttons=_buttons(desk))
+            yield Shown(history=train_view.history(desk.training.runs()), buttons=buttons(desk))
 
 
 def _live(record: Live | None) -> str:
     return train_view.live(record) if record is not None else markup.empty(TEXTS["idle"], TEXTS["idle_do"])
-
-
-def _buttons(desk: Desk) -> Buttons:
-    training = desk.training
-    running = training.job.state.active
-    live = training.live
-    paused = not running and live is not None and live.paused and live.done is not None
-    return Buttons(running=running, paused=paused, checking=training.checking.state.active)
-
-
-def _album(desk: Desk, folders: str) -> str:
-    return train_pictures.gallery(_folders(desk, folders), desk.training.album)
-
-
-def _folders(desk: Desk, named: str) -> tuple[str, ...]:
-    field = next(field for field in FORM.fields if field.name == "folders")
-    others = field.read(named)
-    if others:
-        desk.refuse_strangers()
-    return tuple(dict.fromkeys((*desk.training.album.folders, *others)))
-
-
-def _named_folders(asked: Request) -> str:
-    return str(next(value for field, value in zip(FORM.fields, asked.values, strict=True) if field.name == "folders"))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ti_fix.align.tokens import TokenView
 from ti_fix.jobs import Progress
 from ti_fix.train import (
     CheckpointEvent,
@@ -48,6 +49,7 @@ class Live:
         saved: the newest file for prompts and the step that it is of.
         done: the end, None before.
         paused: whether the user stopped it to go on later.
+        tokens: of a look, a caption as the text encoders will be given it.
     """
 
     config: TrainConfig
@@ -63,6 +65,7 @@ class Live:
     saved: tuple[int, Path] | None = None
     done: DoneEvent | None = None
     paused: bool = False
+    tokens: TokenView | None = None
 
     def go_on(
         self,

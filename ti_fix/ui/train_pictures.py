@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, ImageOps
+from PIL import Image
 
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.formats.write import file_name, write_bytes
+from ti_fix.train import TrainConfig
+from ti_fix.train.buckets import views
 from ti_fix.train.captions import one_line
-from ti_fix.train.dataset import CAPTION_ENDINGS, caption_beside, pictures_in
-from ti_fix.train.pictures import ENDINGS
+from ti_fix.train.dataset import CAPTION_ENDINGS, caption_beside, mask_of, pictures_in
+from ti_fix.train.pictures import ENDINGS, open_picture
 from ti_fix.ui import markup
+from ti_fix.ui.host import Captioner
 from ti_fix.ui.markup import shown
 from ti_fix.ui.train_live import thumbnail
 from ti_fix.ui.train_words import TEXTS
@@ -113,13 +116,18 @@ def write_caption(path: Path, text: str) -> None:
         file.unlink()
 
 
-def gallery(folders: Sequence[str], own: Album) -> str:
-    """The pictures of the folders, each with its caption to change, as HTML.
+def gallery(config: TrainConfig, own: Album, captioners: Sequence[Captioner] = ()) -> str:
+    """The pictures of the folders, each with its caption to change and what is cut off, as HTML.
+
+    Args:
+        config: folders, and how pictures are cut.
+        own: pictures of this folder can be taken out.
+        captioners: who can write captions.
 
     Raises:
         WrongUse: a folder does not exist.
     """
-    paths = pictures_in(folders)
+    paths = pictures_in(config.folders)
     if not paths:
         return markup.empty(TEXTS["no_pictures"], TEXTS["no_pictures_do"])
     captioned = sum(caption_beside(path) is not None for path in paths)
@@ -129,18 +137,29 @@ def gallery(folders: Sequence[str], own: Album) -> str:
     )
     rest = len(paths) - SHOWN
     more = f'<p class="hint"><b>{rest:,}</b> <span>{shown(TEXTS["more"])}</span></p>' if rest > 0 else ""
-    cards = "".join(_card(path, removable=path.parent == own.folder) for path in paths[:SHOWN])
-    return f'{head}<ul class="album">{cards}</ul>{more}'
+    framed = [(path, _framed(path, config)) for path in paths[:SHOWN]]
+    cards = "".join(_card(path, frame, removable=path.parent == own.folder) for path, frame in framed)
+    signs = {"shaded": any(f.cut for _, f in framed), "masked": any(f.masked for _, f in framed)}
+    legend = " ".join(f"<span>{shown(TEXTS[key])}</span>" for key, there in signs.items() if there)
+    hint = f'<p class="hint">{legend}</p>' if legend else ""
+    return f'{head}<ul class="album">{cards}</ul>{more}{hint}{_by(captioners) if captioned < len(paths) else ""}'
 
 
-def _card(path: Path, *, removable: bool) -> str:
-    picture, size = _thumbnail(path, path.stat().st_mtime_ns)
+def _by(captioners: Sequence[Captioner]) -> str:
+    buttons = "".join(
+        markup.button(f"<span>{shown(each.kind)}</span> ({shown(each.name)})", f"captions:{each.key}", kind="step")
+        for each in captioners
+    )
+    return f'<div class="do"><span>{shown(TEXTS["caption_by"])}</span>{buttons}</div>' if buttons else ""
+
+
+def _card(path: Path, frame: Frame, *, removable: bool) -> str:
     known = caption_beside(path)
     caption = one_line(known[1].text) if known else ""
     remove = markup.button("×", f"remove:{_id(path)}", kind="remove", label=f"{TEXTS['remove']} {path.name}")
     return (
-        f'<li><div class="picture"><img src="{picture}" alt="{shown(path.name)}" title="{shown(path.name)}">'
-        f"{remove if removable else ''}<small>{size}</small></div>"
+        f'<li><div class="picture"><img src="{frame.picture}" alt="{shown(path.name)}" title="{shown(path.name)}">'
+        f"{remove if removable else ''}<small>{frame.sizes}</small></div>"
         f'<textarea rows="2" data-ti-fix-edit="caption:{_id(path)}" placeholder="{shown(TEXTS["caption_empty"])}"'
         f' aria-label="{shown(TEXTS["caption_of"])} {shown(path.name)}">{shown(caption)}</textarea></li>'
     )
@@ -150,12 +169,62 @@ def _id(path: Path) -> str:
     return hashlib.sha256(str(path).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A small picture with what a run leaves out of it.
+
+    Attributes:
+        picture: as a data address, empty where it cannot be opened.
+        sizes: of the file, and of what is trained on.
+        cut: whether something is cut off.
+        masked: whether some places count less than others.
+    """
+
+    picture: str = ""
+    sizes: str = ""
+    cut: bool = False
+    masked: bool = False
+
+
+def _framed(path: Path, config: TrainConfig) -> Frame:
+    mask = mask_of(path) if config.masks else None
+    changed = tuple(each.stat().st_mtime_ns for each in (path, mask) if each)
+    largest = max(config.scales, default=1.0)
+    return _frame(path, mask, changed, config.resolution, not config.buckets, largest, config.alpha, config.background)
+
+
 @functools.lru_cache(maxsize=512)
-def _thumbnail(path: Path, _changed: int) -> tuple[str, str]:
-    """A small picture as a data address, and the size of the large one; empty where it cannot be opened."""
+def _frame(
+    path: Path,
+    mask: Path | None,
+    _changed: tuple[int, ...],
+    resolution: int,
+    square: bool,
+    scale: float,
+    alpha: str,
+    background: str,
+) -> Frame:
     try:
-        with Image.open(path) as image:
-            upright = ImageOps.exif_transpose(image)
-            return thumbnail(upright, SMALL), f"{upright.width} × {upright.height}"
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return "", ""
+        found = open_picture(path, mask=mask, alpha=alpha, background=background)
+        size = found.image.height, found.image.width
+        view = views(0, size, resolution, square=square, scales=(scale,), flip=False)[0]
+    except (TiFixError, ValueError):
+        return Frame()
+    masked = found.weight is not None and found.weight.getextrema() != (255, 255)
+    image = found.image
+    image.thumbnail((SMALL, SMALL))
+    if masked and found.weight is not None:
+        red = Image.blend(image, Image.new("RGB", image.size, "red"), 0.6)
+        image = Image.composite(image, red, found.weight.resize(image.size))
+    across, down = image.width / view.resized[1], image.height / view.resized[0]
+    top, left = view.crop
+    box = (left * across, top * down, (left + view.target[1]) * across, (top + view.target[0]) * down)
+    x, y, right, below = (round(edge) for edge in box)
+    cut = (x, y, right, below) != (0, 0, *image.size)
+    if cut:
+        dark = Image.blend(image, Image.new("RGB", image.size), 0.7)
+        dark.paste(image.crop((x, y, right, below)), (x, y))
+        image = dark
+    of_file, trained = (f"{width} × {height}" for height, width in (size, view.target))
+    sizes = of_file if of_file == trained else f"{of_file} → {trained}"
+    return Frame(picture=thumbnail(image, SMALL), sizes=sizes, cut=cut, masked=masked)

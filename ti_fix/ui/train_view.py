@@ -11,7 +11,7 @@ from typing import TypeVar
 from ti_fix.embedding import ENCODERS
 from ti_fix.train import FindingEvent, TrainConfig
 from ti_fix.train.history import Run
-from ti_fix.ui import markup
+from ti_fix.ui import markup, model_tokens
 from ti_fix.ui.forms import Form
 from ti_fix.ui.markup import name, shown
 from ti_fix.ui.train_live import Live
@@ -34,9 +34,15 @@ SHOWN_RUNS = 20
 def live(run: Live) -> str:
     """What a run tells in numbers, the validation loss in front; of a look before one only what it found."""
     if run.look:
-        return f'<div class="run">{findings(run.findings, unfolded=True)}</div>'
+        return f'<div class="run">{findings(run.findings, unfolded=True)}{_tokens(run)}</div>'
     parts = [_result(run), _curve(run.fixed, run.losses, run.best_step), _lengths(run), _words(run)]
     return f'<div class="run">{findings(run.findings)}{"".join(parts)}</div>'
+
+
+def _tokens(run: Live) -> str:
+    if run.tokens is None:
+        return ""
+    return _section("as_tokens", model_tokens.tokens(run.tokens))
 
 
 def _result(run: Live) -> str:
@@ -232,6 +238,8 @@ def _run(run: Run) -> str:
     buttons = markup.button(shown(TEXTS["again"]), f"again:{id_}", kind="step")
     if run.resumable and run.steps < config.steps:
         buttons += markup.button(shown(TEXTS["go_on"]), f"resume:{id_}", kind="step")
+    if run.final:
+        buttons += markup.button(shown(TEXTS["use_best"]), f"use:best:{id_}", kind="step")
     kept = "".join(
         markup.button(f"<span>{shown(TEXTS['use_step'])}</span> {step:,}", f"use:{step}:{id_}", kind="step")
         for step, _ in run.saved

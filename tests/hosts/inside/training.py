@@ -56,6 +56,27 @@ def contract() -> dict[str, Any]:
     return found
 
 
+def offered() -> dict[str, Any]:
+    """What a model offers besides: texts about its checkpoint, and its VAE in another precision for one call."""
+    from modules import sd_models
+
+    host = training_host()
+    model = host.model()
+    ramp = torch.linspace(-1, 1, 64)
+    pixels = torch.stack([ramp.expand(64, 64), ramp[:, None].expand(64, 64), ramp.flip(0).expand(64, 64)])[None]
+
+    def run() -> dict[str, Any]:
+        own = model.encode_images(pixels)
+        before = watch.fingerprint(sd_models.model_data.sd_model)
+        wider = {kind: model.encode_images_in(pixels, kind) for kind in ("bfloat16", "float32")}
+        after = watch.fingerprint(sd_models.model_data.sd_model)
+        off = {kind: float((latents - own).norm() / own.norm()) for kind, latents in wider.items()}
+        different = [key for key in before if before[key] != after[key]]
+        return {"described": list(model.described), "off": off, "different": ", ".join(different)}
+
+    return host.run(run)
+
+
 class Forced(Exception):
     """Raised on purpose."""
 
