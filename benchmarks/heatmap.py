@@ -1,7 +1,8 @@
 """What attention maps cost: generation time with maps over without. ``python benchmarks/heatmap.py [--quick] [--json]``
 
 The small SDXL model makes the same picture with and without a recorder in turn, every word of the prompt followed.
-Figure: median of the ratios. A full-sized UNet does far more beside its cross-attention, so its share is smaller.
+Figure: median of the ratios of processor time in one thread, which other programs hardly disturb. A full-sized UNet
+does far more beside its cross-attention, so its share is smaller.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ def main() -> None:
     pictures = {}
 
     def without() -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         pictures["without"] = host.generate(request)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     def with_maps() -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         with Recorder(model.unet) as recorder:
             recorder.expect(wanted)
             pictures["with"] = host.generate(request)
         recorder.maps()
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     pairs = paired(with_maps, without, repetitions)
     same = np.array_equal(np.asarray(pictures["with"]), np.asarray(pictures["without"]))

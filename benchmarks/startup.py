@@ -2,11 +2,12 @@
 
 Each measurement is a fresh Python in which torch, and Gradio and FastAPI where there are any, are imported already, as
 in a WebUI at that moment; the WebUI is the stand-in of the tests. It is processor time, so that a busy machine does
-not count. Without Gradio the page is not built, which is said before the figure. With Gradio, the page is drawn into a
-`gradio.Blocks` as a WebUI does it, with what its components add to the page's configuration; beside it: what another,
-empty `gradio.Blocks` would cost, which most extensions with a tab make. With `--webui PATH` an installed one is started
-instead and says itself how long the script's import and its callback for the finished app took, by the clock (the
-settings and the page are not in that). Flags for it come after `--`.
+not count, and without the garbage collector's rare passes over all that PyTorch and Gradio have brought, which fall to
+whoever comes at that moment. Without Gradio the page is not built, which is said before the figure. With Gradio, the
+page is drawn into a `gradio.Blocks` as a WebUI does it, with what its components add to the page's configuration;
+beside it: what another, empty `gradio.Blocks` would cost, which most extensions with a tab make. With `--webui PATH` an
+installed one is started instead and says itself how long the script's import and its callback for the finished app
+took, by the clock (the settings and the page are not in that). Flags for it come after `--`.
 
     .venv/bin/python benchmarks/startup.py [--quick] [--json] [--webui PATH --python PYTHON -- FLAGS]
 """
@@ -32,7 +33,7 @@ GOAL = 150.0
 EMPTY = "an empty gradio.Blocks"
 
 CHILD = """
-import contextlib, importlib.util, io, json, runpy, sys, time, types
+import contextlib, gc, importlib.util, io, json, runpy, sys, time, types
 import numpy, PIL.Image, safetensors.torch, torch
 parts = {}
 for name in ("fastapi", "gradio"):
@@ -51,6 +52,8 @@ sys.modules.update(webui.modules)
 for name in [n for n in sys.modules if n == "ti_fix" or n.startswith("ti_fix.")]:
     del sys.modules[name]
 sys.path.remove(ROOT)
+gc.collect()
+gc.freeze()
 
 @contextlib.contextmanager
 def part(name):

@@ -1,4 +1,4 @@
-"""Take the pictures of the README and the guide from the running pages.
+"""Take the pictures of the README and the guide from the running pages, on the small model.
 
 .venv-gradio-4.40.0/bin/python docs/make_pictures.py     (after `python3 run.py test`; needs a Chromium)
 """
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -19,20 +20,43 @@ from playwright.sync_api import Page, sync_playwright
 
 from tests.ui.browser.visit import FLAGS, PATIENCE, Visit, chromium, entered
 from ti_fix.cli.broken import make_broken_folder
+from ti_fix.small.captions import plain_caption
 from ti_fix.small.concepts import concepts
 from ti_fix.small.scenes import render
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
 PORT = 7969
-STEPS = 48
+SETTINGS = {"steps": 60, "warmup": 5, "validate_every": 6, "preview_every": 10}
+LONG = 1_800_000
+"""Milliseconds that a training may take on a slow computer."""
+
+RUN = ".ti_fix_columns > :nth-child(2)"
+"""The half of the Train page that shows the run."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A worked example of the guide: something that the small model has no word for."""
+
+    name: str
+    what: str
+    kind: str
+    style: bool = False
+
+
+EXAMPLES = (
+    Example("leaf-q", "shape", "shape"),
+    Example("weave-q", "pattern", "texture", style=True),
+    Example("harle-q", "pattern", "two-tone"),
+)
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         make_broken_folder(root / "embeddings")
-        photos = training_pictures(root / "photos")
+        photos = {each.name: training_pictures(root / each.name, each) for each in EXAMPLES}
         command = [sys.executable, "-m", "ti_fix", "ui", "--embeddings", str(root / "embeddings"), "--no-browser"]
         with subprocess.Popen([*command, "--port", str(PORT)], cwd=ROOT, stderr=subprocess.PIPE, text=True) as program:
             try:
@@ -50,17 +74,20 @@ def main() -> int:
     return 0
 
 
-def training_pictures(folder: Path) -> list[str]:
-    """Scenes that show one of the shapes for which the small model has no word."""
+def training_pictures(folder: Path, example: Example) -> list[str]:
+    """Scenes that show it; for a style with captions that say all but that."""
     folder.mkdir()
     chance = random.Random(3)
-    concept = concepts("shape")[0]
+    concept = concepts(example.kind)[0]
     for i in range(8):
-        Image.fromarray(render(concept.draw(chance).scene)).save(folder / f"scene-{i + 1}.png")
+        drawn = concept.draw(chance, "")
+        Image.fromarray(render(drawn.scene)).save(folder / f"scene-{i + 1}.png")
+        if example.style:
+            (folder / f"scene-{i + 1}.txt").write_text(plain_caption(drawn, chance), encoding="utf-8")
     return [str(path) for path in sorted(folder.iterdir())]
 
 
-def take(page: Page, photos: list[str]) -> None:
+def take(page: Page, photos: dict[str, list[str]]) -> None:
     """Walk to the places and take a picture of each."""
     page.goto(f"http://127.0.0.1:{PORT}/")
     visit = Visit(page, PICTURES)
@@ -70,28 +97,55 @@ def take(page: Page, photos: list[str]) -> None:
     visit.expect("#ti_fix_files_side", "Swapped the halves")
     shoot(page, "files")
     visit.tab("Train")
-    page.set_input_files("#ti_fix_train_files input[type=file]", photos)
-    page.locator("#ti_fix_train_album li").nth(len(photos) - 1).wait_for()
-    visit.fill("train_name", "leaf-q")
-    visit.fill("train_what", "shape")
-    visit.press("#ti_fix_train_options > button")
+    options = "#ti_fix_train_options > button, #ti_fix_train_options > .label-wrap"
+    visit.press(options)
     for fold in ("Steps and rates", "Checks, previews, saving"):
         visit.press(f'#ti_fix_train_options .ti_fix_fold > .label-wrap:has-text("{fold}")')
-    for name, value in {"steps": STEPS, "warmup": 5, "validate_every": 6, "preview_every": 8}.items():
+    for name, value in SETTINGS.items():
         visit.fill(f"train_{name}", str(value))
-    visit.press("#ti_fix_train_options > button")
+    visit.press(options)
+    for number, example in enumerate(EXAMPLES):
+        train(visit, example, photos[example.name])
+        if number == 0:
+            page.locator("#ti_fix_train_strip figure").nth(2).wait_for(timeout=LONG)
+            shoot(page, "train")
+        page.locator("#ti_fix_train_status", has_text="Finished after").first.wait_for(timeout=LONG)
+        shoot(page, f"train-{example.kind}", RUN)
+    evaluate(visit, photos[EXAMPLES[0].name])
+
+
+def train(visit: Visit, example: Example, photos: list[str]) -> None:
+    """Begin one of the examples."""
+    visit.press("#ti_fix_train_fresh")
+    visit.expect("#ti_fix_train_album", "No pictures yet")
+    visit.page.set_input_files("#ti_fix_train_files input[type=file]", photos)
+    visit.page.locator("#ti_fix_train_album li").nth(7).wait_for()
+    visit.fill("train_name", example.name)
+    visit.fill("train_what", example.what)
+    word = "A style" if example.style else "A thing"
+    visit.press(f'#ti_fix_train_kind label:has-text("{word}")')
     visit.press("#ti_fix_train_start")
-    page.locator("#ti_fix_train_strip figure").nth(2).wait_for(timeout=1_200_000)
-    shoot(page, "train")
-    visit.press("#ti_fix_train_stop")
-    visit.expect("#ti_fix_train_status", "after")
+    visit.expect("#ti_fix_train_status", f"Training {example.name}")
 
 
-def shoot(page: Page, name: str) -> None:
+def evaluate(visit: Visit, photos: list[str]) -> None:
+    """The first example's report."""
+    visit.tab("Evaluate")
+    visit.choose("evaluate_entry", EXAMPLES[0].name)
+    visit.page.set_input_files("#ti_fix_evaluate_references input[type=file]", photos)
+    visit.fill("evaluate_prompts", "a red [name] on a white background\na blue [name]")
+    for name, value in {"class_word": "blob", "seeds": 4, "steps": 14}.items():
+        visit.fill(f"evaluate_{name}", str(value))
+    visit.press("#ti_fix_evaluate_start")
+    visit.page.locator("#ti_fix_evaluate_result .report h2").first.wait_for(timeout=LONG)
+    shoot(visit.page, "evaluate")
+
+
+def shoot(page: Page, name: str, what: str = "#ti_fix_root") -> None:
     page.mouse.move(0, 0)
     page.evaluate("document.querySelectorAll('.rows').forEach((each) => each.scrollTo(0, 0))")
     time.sleep(0.5)
-    page.locator("#ti_fix_root").screenshot(path=str(PICTURES / f"{name}.png"))
+    page.locator(what).locator("visible=true").first.screenshot(path=str(PICTURES / f"{name}.png"))
     print(PICTURES / f"{name}.png")
 
 

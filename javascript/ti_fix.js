@@ -120,12 +120,18 @@
         const path = image.src.startsWith("data:") ? "" : decodeURIComponent(image.src.split("?")[0]);
         const stem = path.split(/[/\\]/).pop().replace(/\.\w+$/, "") || "picture-" + Date.now();
         await openPage(page);
-        const input = await until(() => find(field)?.querySelector("input[type=file]"));
-        if (!input) return;
         const files = new DataTransfer();
         files.items.add(new File([data], stem + (KINDS[data.type] || ".png"), {type: data.type}));
-        input.files = files.files;
-        input.dispatchEvent(new Event("change", {bubbles: true}));
+        const empty = () => find(field)?.querySelector("input[type=file]");
+        for (let tries = 0; tries < 4; tries++) {  // Gradio 3 drops an upload when anything is drawn meanwhile
+            const input = await until(empty);
+            if (!input) return;
+            input.files = files.files;
+            input.dispatchEvent(new Event("change", {bubbles: true}));
+            await until(() => empty() !== input);
+            if (await until(empty)) return;  // what has arrived is taken out of the field again
+            find(field).querySelector('button[aria-label="Clear"]')?.click();
+        }
     }
 
     const SENDS = [

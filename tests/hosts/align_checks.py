@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 PROMPT = "a photo of a cat, red, on grass"
 EXTRA = "a photo of extra-1 on grass"
-LOADS = 9
+LOADS = 5
 """Loads of each file whose look is timed, after the first."""
 
 LIMIT = 100.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.hosts.evaluate_files import NAME
 from tests.hosts.table import Faults, Table
-from tests.ui.browser.drive import PATIENCE, Visit, entered
+from tests.ui.browser.visit import PATIENCE, Visit, entered
 
 RUN = "ckrun"
 PROMPTS = "a [name] on a white background\na [name] on a yellow background"
@@ -108,6 +108,7 @@ class EvaluatePageCheck:
         self._fill("#ti_fix_evaluate_prompts", PROMPTS)
         self._upload("references", [each for path in self.pictures[:-1] for each in (path, beside(path))])
         self._form({"class_word": "star", "seeds": 2})
+        self._check("#ti_fix_evaluate_maps")
         self._judge()
         self._press("start")
         self._said(r"of 12|Making")
@@ -117,7 +118,7 @@ class EvaluatePageCheck:
         told = self._find("result").inner_text()
         for label in (NAME, "class word", "without", "clip_i", "masked_clip_i", "clip_t", "clip_iqa", "adherence_q"):
             faults.unless(label in told, f"the report does not speak of {label}")
-        for words in ("95 % bootstrap interval", "moved by its place", "Judge: judge ("):
+        for words in ("95 % bootstrap interval", "moved by its place", "Judge: judge (", "Attention maps of its word"):
             faults.unless(words in told, f"the report does not say {words!r}")
         better = re.search(rf"{NAME} against without: better in likeness to the references \(\+0\.\d+", told)
         faults.unless(better is not None, f"not better than without: {told[:300]}")

@@ -18,7 +18,7 @@ from tests.hosts.table import Faults, Table
 from tests.hosts.webui_client import Client
 from tests.ui.browser.visit import FLAGS, PATIENCE, WIDE, Visit, chromium, entered
 
-MANY = 150
+MANY = 400
 """Broken files for the batch, so that there is time to stop it."""
 
 
@@ -173,7 +173,7 @@ class PageCheck:
         self._search("ckmany")
         self._find("batch").locator(".label-wrap").first.click()
         self._press("repair_shown")
-        self._find("stop").locator("visible=true").first.wait_for()
+        self._find("stop").locator("visible=true").first.wait_for(timeout=20_000)
         self.page.screenshot(path=str(self.shots / "batch_runs.png"))
         self._press("stop")
         self._said("Stopped|repaired on disk")
@@ -188,7 +188,7 @@ class PageCheck:
         for family in (*self.models, "sdxl"):
             self.webui.options(sd_model_checkpoint=self.models[family])
             self.webui.picture("a cat")  # some WebUIs load a model only when a picture is asked for
-            self.page.locator("#txt2img_textual_inversion_extra_refresh").click()
+            self.page.locator("#txt2img_textual_inversion_extra_refresh >> visible=true").first.click()
             wanted = self.webui.loaded()
             for _ in range(20):
                 self.page.wait_for_timeout(500)

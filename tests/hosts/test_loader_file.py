@@ -53,6 +53,7 @@ class WithLoader(standin.StandIn):
             made.setdefault(name, Empty(name))
             made[name].__path__ = []  # type: ignore[attr-defined]
         made["modules.devices"].device = torch.device("cpu")  # type: ignore[attr-defined]
+        made["modules.devices"].torch_npu_set_device = lambda: None  # type: ignore[attr-defined]
         made["modules.hashes"].sha256 = lambda path, title: Path(path).name.ljust(12)  # type: ignore[attr-defined]
         made["modules.errors"].report = lambda text, **_: self.console.append(text)  # type: ignore[attr-defined]
         made["modules.shared"].sd_model = None  # type: ignore[attr-defined]

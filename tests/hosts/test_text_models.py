@@ -1,4 +1,4 @@
-"""The text side of WebUIs' models, in objects built like theirs; `test_align_real_host.py` asks the real ones."""
+"""The text side of WebUIs' models, in objects built like theirs; `check-host --parts align` asks the real ones."""
 
 from __future__ import annotations
 

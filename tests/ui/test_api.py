@@ -258,7 +258,7 @@ def test_it_is_described(client):
                 "refresh",
                 "repair",
             ),
-            *("extract", "source", "tokens"),
+            *("evaluate/dataset", "extract", "source", "tokens"),
         )
     }
     assert all(about["summary"] for each in paths.values() for about in each.values())

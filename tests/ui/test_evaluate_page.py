@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from ti_fix.ui.desk import desk_of
 from ti_fix.ui.maps import FORM as MAPS_FORM
 from ti_fix.ui.maps import MapRun
 
+OTHERS = (None, None, False, "", False, "", False, "")
 WIDTHS = {"clip_l": 768, "clip_g": 1280}
 VALUES = page.FORM.values(EvalConfig(class_word="red", seeds=2, width=64, height=64, steps=1))
 
@@ -92,9 +94,10 @@ def ids(desk):
     return dict(next(shown.choices for shown in page.opened(desk) if shown.choices))
 
 
-def run(desk, *, references=(), against=(), as_stored=False, prompts="a [name] thing", run_name=""):
+def run(desk, *, references=(), against=(), as_stored=False, prompts="a [name] thing", run_name="", maps=False):
     entry = ids(desk)["myred"]
-    return list(page.begin(desk, entry, prompts, references, against, as_stored, run_name, "", False, "", *VALUES))
+    others = (references, against, as_stored, run_name, maps)
+    return list(page.begin(desk, entry, prompts, *others, "", False, "", *VALUES))
 
 
 def test_an_evaluation_from_the_choice_to_the_report(desk, tmp_path):
@@ -110,11 +113,11 @@ def test_an_evaluation_from_the_choice_to_the_report(desk, tmp_path):
 
 def test_a_page_that_is_opened_later_finds_the_running_job_and_the_report(desk):
     desk.host.trainer.wait = threading.Event()
-    watching = page.begin(desk, ids(desk)["myred"], "a [name]", None, None, False, "", "", False, "", *VALUES)
+    watching = page.begin(desk, ids(desk)["myred"], "a [name]", *OTHERS, *VALUES)
     assert next(watching).busy
     later = page.opened(desk)
     assert next(later).busy is True
-    refused = list(page.begin(desk, ids(desk)["myred"], "a [name]", None, None, False, "", "", False, "", *VALUES))
+    refused = list(page.begin(desk, ids(desk)["myred"], "a [name]", *OTHERS, *VALUES))
     assert "still running" in refused[-1].status
     page.stop(desk)
     desk.host.trainer.wait.set()
@@ -140,7 +143,7 @@ def test_what_cannot_be_done_is_said_on_the_page(desk, change, message):
 
 
 def test_nothing_chosen(desk):
-    (shown,) = page.begin(desk, None, "a [name]", None, None, False, "", "", False, "", *VALUES)
+    (shown,) = page.begin(desk, None, "a [name]", *OTHERS, *VALUES)
     assert "Choose an embedding first" in shown.status
 
 
@@ -193,6 +196,20 @@ def test_references_with_masks_score_the_subject_alone(desk, tmp_path, monkeypat
     assert len(masks) == 6
     assert "masked_clip_i" not in run(desk, references=[str(paths[0])])[-1].result
     assert "is the mask of no picture" in run(desk, references=[str(paths[1])])[-1].status
+
+
+def test_maps_of_the_word_stand_in_the_report(desk):
+    """With the tiny model's own pictures, as a host makes them."""
+    mine, made = replace(MYCAT, name="myred"), host()
+    generate, desk.host.trainer = made.generate, made
+    made.generate = lambda asked: generate(replace(asked, embeddings=(mine,) if asked.embeddings else ()))
+    desk.host.fit = lambda _: mine
+    plain = run(desk, prompts="a [name] and a circle")[-1]
+    assert "Attention maps of its word" not in plain.result
+    last = run(desk, prompts="a [name] and a circle", maps=True)[-1]
+    assert "Attention maps of its word" in last.result and last.result.count("mass 0.") == 4  # two sides, two seeds
+    assert "Attention maps of its word" in Path(last.files[0]).read_text(encoding="utf-8")
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in made.model().unet.modules())
 
 
 def test_training_pictures_are_looked_through(desk, tmp_path):

@@ -284,3 +284,15 @@ def test_the_desk_outlives_a_reload_of_the_pages(host, monkeypatch):
     again = StandIn(*host.embedding_folders)
     assert desk_module.desk_of(again) is first
     assert first.library.host is again
+
+
+def test_what_was_chosen_while_the_folder_is_read_stays_chosen(desk):
+    view, wanted = View(), chosen(desk, "ready-xq").chosen
+    desk.reading.start("Reading", lambda stop: (each for each in iter(lambda: stop.wait(0.01), True)))
+    steps = handlers.opened(desk, view, "")
+    assert "Reading" in next(steps).status
+    assert handlers.commanded(desk, view, f"open:{wanted}", "xq").view.chosen == wanted
+    desk.reading.stop()
+    page = last(steps)
+    assert page["view"].chosen == wanted and "ready-xq" in page["head"]
+    assert "swapped-xq" in page["table"] and "my-toy" not in page["table"]

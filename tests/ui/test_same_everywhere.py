@@ -43,10 +43,8 @@ class Job:
     api: str | Missing
 
 
-SCRIPT = Missing("a script of its own calls the route for each file, or reads the list")
 FILES_OF_SERVER = Missing("nobody hands in a path through the API")
 COMMANDS_ONLY = Missing("it reads or writes whole files of any size, for which the command line is the place")
-BESIDE = Missing("a WebUI's page or program has a button of its own for it")
 
 JOBS = (
     Job("list, search, judge", "inspect", "files.search files.refresh", "GET:files GET:inspect POST:refresh"),
@@ -99,10 +97,18 @@ JOBS = (
         Missing(LOADED),
     ),
     Job("finished pictures, an earlier report", "evaluate--pictures evaluate--earlier", COMMANDS_ONLY, FILES_OF_SERVER),
-    Job("fetch a judge", "evaluate--download evaluate--clip-folder", BESIDE, BESIDE),
-    Job("steps of a run", "evaluate--run", Missing("against takes the steps as files"), "POST:evaluate"),
     Job(
-        "training pictures", "evaluate--dataset", Missing("the Train page's Check first looks at them"), FILES_OF_SERVER
+        "fetch a judge",
+        "evaluate--download evaluate--clip-folder",
+        "evaluate.download",
+        Missing("a program that asks fetches nothing without a person"),
+    ),
+    Job("steps of a run", "evaluate--run", "evaluate.run_name", "POST:evaluate"),
+    Job(
+        "training pictures",
+        "evaluate--dataset",
+        "evaluate.dataset evaluate.look",
+        "POST:evaluate/dataset GET:evaluate/dataset",
     ),
     Job(
         "attention maps",

@@ -33,7 +33,7 @@ def entry(desk, trigger):
 def test_an_embedding_is_chosen(desk, by):
     wanted = entry(desk, "ready-xq")
     filled = evaluate_sent.commanded(desk, f"take:{getattr(wanted, by)}")
-    assert filled.entry == wanted.id
+    assert filled.entry == "ready-xq"
     assert ("ready-xq", wanted.id) in filled.choices
 
 
@@ -48,7 +48,7 @@ def test_pictures_join_those_that_are_there():
 
 def test_a_pictures_prompt_becomes_one_of_the_evaluation(desk, tmp_path):
     filled = evaluate_sent.settings_sent(desk, picture(tmp_path, "a READY-XQ on a table, ready-xqx", "blurry"))
-    assert filled.entry == entry(desk, "ready-xq").id
+    assert filled.entry == "ready-xq"
     assert filled.prompts == "a [name] on a table, ready-xqx"
     assert filled.values == {
         "steps": 7,
@@ -62,7 +62,7 @@ def test_a_pictures_prompt_becomes_one_of_the_evaluation(desk, tmp_path):
 
 def test_one_in_the_negative_prompt_is_a_negative_embedding(desk, tmp_path):
     filled = evaluate_sent.settings_sent(desk, picture(tmp_path, "a cat", "blurry, ready-xq, dull"))
-    assert filled.entry == entry(desk, "ready-xq").id
+    assert filled.entry == "ready-xq"
     assert filled.prompts == "a cat"
     assert filled.values["negative"] is True and filled.values["negative_prompt"] == "blurry, dull"
 

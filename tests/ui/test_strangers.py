@@ -47,8 +47,9 @@ READS = {
     *("files.opened", "files.everything", "files.actions", "files.searched", "files.commanded", "files.find_loras"),
     *("files.export_chosen", "files.stop", "files.watched"),
     *("train.config_of", "train.request_of", "train.filled", "train.opened", "train.pause", "train.stop"),
-    *("train.everything", "album.new_pictures", "album.album", "album.settings_of"),
-    *("convert.opened", "convert.stop", "convert.watched", "convert.choices", "convert.commanded"),
+    "train.everything",
+    *("album.new_pictures", "album.album", "album.settings_of"),
+    *("convert.opened", "convert.commanded", "convert.stop", "convert.watched", "convert.choices"),
     *("evaluate.opened", "evaluate.choices", "evaluate.stop", "evaluate.result"),
     *("model.opened", "model.check", "model.tokens"),
 }
@@ -84,6 +85,12 @@ class World:
         return self.desk.carriers[0]
 
 
+def begun(world, judge="", dino=""):
+    settings = evaluate_handlers.FORM.values(EvalConfig())
+    entry = world.ids["ready-xq"]
+    return evaluate_handlers.begin(world.desk, entry, "", None, (), False, "", False, judge, False, dino, *settings)
+
+
 WRITES = {
     "files.repair_chosen": lambda w: files_handlers.repair_chosen(w.desk, w.view("my-toy"), ""),
     "files.repair_shown": lambda w: files_handlers.repair_shown(w.desk, View(), ""),
@@ -101,29 +108,9 @@ WRITES = {
     "train.commanded remove": lambda w: train_handlers.commanded(w.desk, Window(), "remove:0", w.asked()),
     "train.commanded use": lambda w: train_handlers.commanded(w.desk, Window(), "use:3:new-xq", w.asked()),
     "train.commanded resume": lambda w: train_handlers.commanded(w.desk, Window(), "resume:new-xq", w.asked()),
-    "evaluate.look": lambda w: evaluate_handlers.look(w.desk, None, str(w.mine / "judge.pt"), False),
-    "evaluate.begin": lambda w: evaluate_handlers.begin(
-        w.desk,
-        w.ids["ready-xq"],
-        "",
-        None,
-        (),
-        False,
-        str(w.mine / "judge.pt"),
-        "",
-        *evaluate_handlers.FORM.values(EvalConfig()),
-    ),
-    "evaluate.begin dino": lambda w: evaluate_handlers.begin(
-        w.desk,
-        w.ids["ready-xq"],
-        "",
-        None,
-        (),
-        False,
-        "",
-        str(w.mine / "dino.pt"),
-        *evaluate_handlers.FORM.values(EvalConfig()),
-    ),
+    "evaluate.begin": lambda w: begun(w, judge=str(w.mine / "judge.pt")),
+    "evaluate.begin dino": lambda w: begun(w, dino=str(w.mine / "dino.pt")),
+    "evaluate.look": lambda w: evaluate_handlers.look(w.desk, [str(w.picture)], str(w.mine / "judge.pt"), False),
 }
 """They change files, or look at a place that the visitor names."""
 

@@ -13,7 +13,7 @@ from ti_fix.align.check import Check, Outcome, examine
 from ti_fix.text_model import Change, TextModel
 
 KEPT = 64
-"""Files of which it is remembered that they were looked at and are sound."""
+"""Files of which it is remembered what is sound about them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,9 @@ class AtLoad:
     """
 
     def __init__(self, checks: Iterable[Check]) -> None:
-        every = tuple(checks)
-        self._quick = [check for check in every if not check.costly and not check.once]
-        self._thorough = [check for check in every if not check.costly or check.once]
-        self._once = {check.code for check in every if check.once}
-        self._sound: dict[Hashable, None] = {}
+        self._checks = [check for check in checks if not check.costly or check.once]
+        self._once = frozenset(check.code for check in self._checks if check.once)
+        self._sound: dict[Hashable, frozenset[str]] = {}
         self._applied: WeakKeyDictionary[Any, Applied] = WeakKeyDictionary()
         self._looked: WeakKeyDictionary[Any, Looked] = WeakKeyDictionary()
 
@@ -57,11 +55,10 @@ class AtLoad:
         """
         started = time.perf_counter()
         self._applied.pop(owner, None)  # other weights: what was there before is not to come back
-        known = stamp is not None and stamp in self._sound
-        report = examine(model, self._quick if known else self._thorough)
-        if not any(o.severity in ("warning", "error") for o in report.outcomes if o.code in self._once):
-            self._remember(stamp)
+        sound = self._sound.get(stamp, frozenset())
+        report = examine(model, [check for check in self._checks if check.code not in sound])
         wrong = [o for o in report.outcomes if o.severity in ("warning", "error")]
+        self._remember(stamp, self._once - {o.code for o in wrong})
         changes = [change for o in wrong if o.repaired for change in o.changes]
         skipped: list[Change] = []
         if changes:
@@ -86,10 +83,11 @@ class AtLoad:
             applied.undo()
         self._applied.clear()
 
-    def _remember(self, stamp: Hashable) -> None:
+    def _remember(self, stamp: Hashable, sound: frozenset[str]) -> None:
+        """Which of the checks that are made once per file found nothing."""
         if stamp is not None:
             self._sound.pop(stamp, None)
-            self._sound[stamp] = None
+            self._sound[stamp] = sound
             if len(self._sound) > KEPT:
                 del self._sound[next(iter(self._sound))]
 

@@ -221,8 +221,8 @@ def _texts(check: Check, model: TextModel) -> Iterator[Outcome]:
 
 
 TOKENIZER_CHECKS = (
-    Check(code="vocabulary", title="Vocabulary", run=_vocabulary),
-    Check(code="merges", title="Merges", run=_merges),
+    Check(code="vocabulary", title="Vocabulary", run=_vocabulary, once=True),
+    Check(code="merges", title="Merges", run=_merges, once=True),
     Check(code="special-ids", title="Start, end and pad token", run=_special_ids),
     Check(code="id-lists", title="Length and padding of the id lists", run=_lengths, once=True),
     Check(code="agreement", title="Slow, fast and published tokenizer agree", run=_agreement, once=True),

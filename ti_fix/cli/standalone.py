@@ -50,11 +50,19 @@ def add_model_arguments(parser: Any, *, default: str | None = None) -> None:
 
 def widths_of(model: str) -> Widths:
     """How embeddings go into a model and out of it; loads nothing of it."""
-    if model.startswith("small:"):
-        from ti_fix.small.expand import fold, unfold
+    return Widths(fit=_fold, publish=_unfold) if model.startswith("small:") else Widths(fit=_same, publish=_same)
 
-        return Widths(fit=fold, publish=unfold)
-    return Widths(fit=_same, publish=_same)
+
+def _fold(embedding: Embedding) -> Embedding:
+    from ti_fix.small.expand import fold  # diffusers takes seconds; nothing is folded before a model is there
+
+    return fold(embedding)
+
+
+def _unfold(embedding: Embedding) -> Embedding:
+    from ti_fix.small.expand import unfold
+
+    return unfold(embedding)
 
 
 def open_host(arguments: argparse.Namespace, folders: Sequence[Path] = ()) -> Any:

@@ -69,8 +69,11 @@ def serve(arguments: argparse.Namespace) -> Any:
         with suppress(TiFixError):  # told again, on the page, by what needs the model
             host.training_host()
 
-    threading.Thread(target=load, name="ti_fix model", daemon=True).start()
-    return serve_pages(host, port=arguments.port, started=lambda url: _started(url, browser=not arguments.no_browser))
+    def started(url: str) -> None:
+        _started(url, browser=not arguments.no_browser)
+        threading.Thread(target=load, name="ti_fix model", daemon=True).start()
+
+    return serve_pages(host, port=arguments.port, started=started)
 
 
 def _started(address: str, *, browser: bool) -> None:

@@ -123,7 +123,7 @@ def _probes(report: Report) -> list[str]:
         for label, p in probed
     )
     head = "<th>moved by its place</th><th>moved by adjectives</th><th>moves what follows</th>"
-    return ["<h2>Text encoders</h2>", f"<table><tr><th></th>{head}</tr>{rows}</table>"]
+    return ["<h2>Text encoders</h2>", f'<div class="wide"><table><tr><th></th>{head}</tr>{rows}</table></div>']
 
 
 def _pictures(report: Report) -> str:

@@ -13,7 +13,7 @@ from ti_fix.evaluate import DEFAULT_PROMPTS
 from ti_fix.train.dataset import CAPTION_ENDINGS
 from ti_fix.ui import compat, evaluate_handlers, evaluate_sent_view, form_view
 from ti_fix.ui.desk import Desk
-from ti_fix.ui.evaluate_handlers import FORM, Shown
+from ti_fix.ui.evaluate_handlers import FORM, NO_RUN, Shown
 from ti_fix.ui.evaluate_words import LABELS
 from ti_fix.ui.markup import shown
 from ti_fix.ui.progress import Channel, draw_channel, draw_row
@@ -21,8 +21,6 @@ from ti_fix.ui.words import TEXTS
 
 PAGE = "evaluate"
 SIDES = ("width", "height")
-NO_RUN = ("–", "")
-"""Entry of the list of runs for none."""
 
 
 def _id(name: str) -> str:
@@ -39,6 +37,7 @@ class _Controls:
     against: Any
     as_stored: Any
     run_name: Any
+    maps: Any
     judge: Any
     download: Any
     dino: Any
@@ -64,7 +63,7 @@ def build(desk: Desk) -> None:
     c = _draw(desk)
     outputs = c.outputs()
     judges = [c.judge, c.download, c.dino]
-    given = [c.entry, c.prompts, c.references, c.against, c.as_stored, c.run_name, *judges, *c.settings]
+    given = [c.entry, c.prompts, c.references, c.against, c.as_stored, c.run_name, c.maps, *judges, *c.settings]
     opened = partial(_steps, evaluate_handlers.opened, desk)
     compat.on(c.channel.opened.click, opened, [], outputs, queue=True)
     compat.on(c.start.click, partial(_steps, evaluate_handlers.begin, desk), given, outputs, queue=True)
@@ -125,7 +124,8 @@ def _draw_right(made: dict[str, Any]) -> None:
     compat.html(_id("references_hint"), f"<p>{shown(LABELS['references_hint'])}</p>")
     made["against"] = gr.Dropdown(label=LABELS["against"], choices=[], multiselect=True, elem_id=_id("against"))
     made["as_stored"] = gr.Checkbox(label=LABELS["as_stored"], value=False, elem_id=_id("as_stored"))
-    made["run_name"] = gr.Dropdown(label=LABELS["run"], choices=[NO_RUN], value="", elem_id=_id("run_name"))
+    made["run_name"] = gr.Dropdown(label=LABELS["run"], choices=[NO_RUN], value=NO_RUN, elem_id=_id("run_name"))
+    made["maps"] = gr.Checkbox(label=LABELS["word_maps"], value=False, elem_id=_id("maps"))
     with gr.Accordion(LABELS["judge"], open=False, elem_classes=["ti_fix_fold"]):
         made["judge"] = gr.Textbox(label=LABELS["judge"], info=LABELS["judge_hint"], elem_id=_id("judge"))
         made["download"] = gr.Checkbox(label=LABELS["fetch"], value=False, elem_id=_id("download"))
@@ -159,7 +159,7 @@ def _drawn(new: Shown) -> list[Any]:
     status, result = (keep if v is None else compat.update(value=v) for v in (new.status, new.result))
     stop = keep if new.busy is None else compat.update(visible=new.busy)
     free = keep if new.busy is None else compat.update(interactive=not new.busy)
-    listed = keep if new.choices is None else compat.update(choices=list(new.choices))
-    runs = keep if new.runs is None else compat.update(choices=[NO_RUN, *((name, name) for name in new.runs)])
+    listed = keep if new.choices is None else compat.update(choices=[label for label, _ in new.choices])
+    runs = keep if new.runs is None else compat.update(choices=[NO_RUN, *new.runs])
     files = keep if new.files is None else compat.update(value=list(new.files) or None, visible=bool(new.files))
     return [status, stop, free, free, result, listed, listed, runs, files]

@@ -29,6 +29,7 @@ def begin(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:
         entry=str(values.get("entry", "")),
         against=_texts(values, "against"),
         as_stored=bool(values.get("as_stored", False)),
+        maps=bool(values.get("maps", False)),
         prompts=_texts(values, "prompts"),
         run_name=str(values.get("run_name", "")),
     )

@@ -19,6 +19,9 @@ from ti_fix.ui.guard import guarded, guarded_steps
 
 FORM = Form(EvalConfig)
 
+NO_RUN = "–"
+"""Entry of the list of runs for none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
@@ -78,21 +81,24 @@ def begin(
 
     Args:
         desk: of this process.
-        entry: id of the embedding.
+        entry: label of the embedding in the list: Gradio 3 has no lists whose values differ from what they show.
         prompts: one a line.
         references: uploaded files, as either Gradio hands them over.
-        against: ids.
+        against: labels.
         as_stored: see `Wish`.
         run_name: see `Wish`.
-        *values: judge, whether to fetch it, and DINO (see `Wish`), then those of the form in the order of its fields.
+        *values: whether to make maps, judge, whether to fetch it, and DINO (see `Wish`), then those of the form in
+            the order of its fields.
     """
-    judge, download, dino, *settings = values
+    maps, judge, download, dino, *settings = values
+    ids = dict(choices(desk))
     wish = Wish(
-        entry=entry or "",
-        against=tuple(against or ()),
+        entry=ids.get(entry or "", entry or ""),
+        against=tuple(ids.get(each, each) for each in against or ()),
         as_stored=bool(as_stored),
         prompts=tuple(line.strip() for line in (prompts or "").splitlines() if line.strip()),
-        run_name=run_name or "",
+        maps=bool(maps),
+        run_name="" if run_name in (None, NO_RUN) else str(run_name),
         references=_paths(references),
         judge=judge or "",
         download=bool(download),
@@ -144,4 +150,6 @@ def result(bench: Bench) -> str:
     """The newest report as HTML, empty before the first."""
     if bench.newest == "dataset" and bench.dataset is not None:
         return f'<div class="report">{dataset_body(bench.dataset)}</div>'
-    return f'<div class="report">{body(bench.report, figures=bench.figures)}</div>' if bench.report else ""
+    if bench.report is None:
+        return ""
+    return f'<div class="report">{body(bench.report, figures=bench.figures, sections=bench.sections)}</div>'

@@ -28,7 +28,7 @@ class Filled:
     Attributes:
         status: HTML.
         choices: (label, id) of the embeddings.
-        entry: id of the chosen one.
+        entry: label of the chosen one.
         prompts: one a line.
         references: paths of pictures.
         values: settings by name.
@@ -61,7 +61,7 @@ def commanded(desk: Desk, command: str) -> Filled:
     entry = next((e for e in desk.library.entries if e.id in known and what in (e.id, e.trigger)), None)
     if entry is None:
         raise WrongUse("This embedding cannot be evaluated under the loaded model; the Files page says why.")
-    return Filled(status="", choices=listed, entry=entry.id)
+    return Filled(status="", choices=listed, entry=_label(listed, entry))
 
 
 @safe
@@ -91,7 +91,13 @@ def settings_sent(desk: Desk, path: str) -> Filled:
     said = markup.message(TEXTS["sent_settings"], "info")
     if called is None:
         said = markup.message(TEXTS["sent_no_embedding"], "bad")
-    return Filled(status=said, choices=listed, entry=called.id if called else None, prompts=prompt, values=values)
+    return Filled(
+        status=said, choices=listed, entry=_label(listed, called) if called else None, prompts=prompt, values=values
+    )
+
+
+def _label(listed: Iterable[tuple[str, str]], entry: Entry) -> str:
+    return next(label for label, id_ in listed if id_ == entry.id)
 
 
 def _called(entries: Iterable[Entry], told: Infotext) -> tuple[Entry | None, bool]:

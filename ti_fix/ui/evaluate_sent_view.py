@@ -80,7 +80,7 @@ def _paths(files: Any) -> list[str]:
 def _drawn(new: Filled) -> list[Any]:
     """A `Filled` as values for the outputs of `join`."""
     keep = compat.update()
-    entry: dict[str, Any] = {} if new.choices is None else {"choices": list(new.choices)}
+    entry: dict[str, Any] = {} if new.choices is None else {"choices": [label for label, _ in new.choices]}
     if new.entry is not None:
         entry["value"] = new.entry
     pieces = [keep if v is None else compat.update(value=v) for v in (new.status, new.prompts)]

@@ -18,6 +18,7 @@ LABELS = MappingProxyType(
         "references_hint": "With NAME-mask.png for each (white where the subject is), the subject alone is scored too.",
         "against": "Compare also with",
         "as_stored": "Compare also with the file as stored, not repaired",
+        "word_maps": "Attention maps of its word",
         "run": "Steps of a training run",
         "judge": "Judge",
         "judge_hint": (

@@ -34,7 +34,7 @@ from ti_fix.ui.evaluate_material import judge_of, pictures_and_masks
 from ti_fix.ui.evaluate_sides import embedding_of, figures_of, result_of, run_of, sides_of
 from ti_fix.ui.evaluate_words import LABELS
 from ti_fix.ui.progress import Outcome
-from ti_fix.ui.subject import SubjectFinder
+from ti_fix.ui.subject import SubjectFinder, drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,7 @@ class Wish:
         entry: id of the embedding in question.
         against: ids of others.
         as_stored: also the file as it is.
+        maps: also where the side's word acted in each picture.
         prompts: with ``[name]``; the usual ones where there are none.
         run_name: of a training run whose steps are compared too; empty for none.
         references: paths of pictures that were uploaded; ``NAME-mask.png`` beside them is where the subject is.
@@ -56,6 +57,7 @@ class Wish:
     entry: str
     against: tuple[str, ...] = ()
     as_stored: bool = False
+    maps: bool = False
     prompts: tuple[str, ...] = ()
     run_name: str = ""
     references: tuple[str, ...] = ()
@@ -70,7 +72,7 @@ class Bench:
 
     Attributes:
         job: what runs.
-        report: the last one of an embedding, with its plots.
+        report, figures, sections: the last one of an embedding, with its plots and maps.
         dataset: the last one of training pictures.
         newest: which of the two came last, ``report`` or ``dataset``; empty before the first.
     """
@@ -78,6 +80,7 @@ class Bench:
     job: Job = field(default_factory=Job)
     report: Report | None = None
     figures: dict[str, bytes] = field(default_factory=dict)
+    sections: dict[str, str] = field(default_factory=dict)
     dataset: DatasetReport | None = None
     newest: str = ""
 
@@ -114,12 +117,13 @@ def _events(
     sides = sides_of(desk, wish, config, embedding)
     references, masks = pictures_and_masks(wish.references)
     finder = SubjectFinder(host, desk.host.fit, config.class_word or embedding.name)
+    looks = wish.maps or bool(masks)
     material = Material(
         references=references,
         reference_masks=masks,
         dino=dino_from_file(Path(wish.dino)) if wish.dino else None,
         encode=lambda side: _in_host(host, encoder_of(model, map(desk.host.fit, side.embeddings))),
-        mask=finder.mask if masks else None,
+        mask=finder.mask if looks else None,
     )
     figures = {} if sides.run is None else host.run(lambda: figures_of(sides, model.vocabulary()))
     events: Iterator[Event] = evaluate(
@@ -127,7 +131,7 @@ def _events(
         sides.candidates,
         wish.prompts or DEFAULT_PROMPTS,
         judge,
-        generate=_one_by_one(host, finder.generate if masks else host.generate, stop),
+        generate=_one_by_one(host, finder.generate if looks else host.generate, stop),
         material=material,
         stop=stop.is_set,
     )
@@ -136,6 +140,7 @@ def _events(
             yield Progress(done=event.done, total=event.total, note=f"{LABELS['making']}: {event.label}")
         elif isinstance(event, ReportEvent):
             bench.report, bench.figures, bench.newest = event.report, figures, "report"
+            bench.sections = {LABELS["word_maps"]: drawn(finder.seen)} if wish.maps and finder.seen else {}
             told = list(event.report.sentences) or ["The scores are below."]
             best = [f"Best step: {event.report.best}."] if event.report.best else []
             yield Outcome(text=" ".join([*told, *best]), problems=sides.missing)
@@ -170,5 +175,5 @@ def written(bench: Bench) -> tuple[str, ...]:
     if bench.newest == "dataset" and bench.dataset is not None:
         path.write_text(dataset_page(bench.dataset), encoding="utf-8")
     elif bench.report is not None:
-        path.write_text(page(bench.report, figures=bench.figures), encoding="utf-8")
+        path.write_text(page(bench.report, figures=bench.figures, sections=bench.sections), encoding="utf-8")
     return (str(path),)

@@ -78,6 +78,8 @@ safe_steps = guarded_steps(_told)
 @safe_steps
 def opened(desk: Desk, view: View, search: str) -> Iterator[Shown]:
     """The page comes into sight, or Refresh is pressed: read the folders, and find a running job again."""
+    if view.latest.view is None:  # else it may be newer than what this press came with
+        view.latest.view, view.latest.search = view, search
     if not desk.reading.state.active:
         desk.reading.start("Reading the embeddings", lambda _: desk.library.refresh())
     for state in desk.reading.watch(WATCH):
@@ -86,9 +88,16 @@ def opened(desk: Desk, view: View, search: str) -> Iterator[Shown]:
         elif state.status == "failed":
             yield Shown(status=markup.message(state.message, "bad"))
             return
+    view, search = _moved_on(view, search)
     yield replace(everything(desk, view, search), status="")
     if desk.working.state.number > view.told:
         yield from watched(desk, view, search, desk.working)
+
+
+def _moved_on(view: View, search: str) -> tuple[View, str]:
+    """What the window looks at by now, for a handler that took its time."""
+    now = view.latest
+    return (view, search) if now.view is None else (now.view, now.search)
 
 
 def everything(desk: Desk, view: View, search: str) -> Shown:
@@ -98,6 +107,7 @@ def everything(desk: Desk, view: View, search: str) -> Shown:
     listed = filtered(matching, view.show, used)
     chosen = next((entry for entry in desk.library.entries if entry.id == view.chosen), None)
     view = replace(view, page=clamped(view.page, len(listed)), chosen=chosen.id if chosen else "")
+    view.latest.view, view.latest.search = view, search
     return Shown(
         view=view,
         chips=chips(matching, view.show, used),
@@ -231,6 +241,7 @@ def watched(desk: Desk, view: View, search: str, job: Job) -> Iterator[Shown]:
     A window that is opened later shows the same, also when the job has ended meanwhile.
     """
     for state, status in progress.watched(job, WATCH):
+        view, search = _moved_on(view, search)
         if state.active:
             yield Shown(status=status, actions=everything(desk, view, search).actions)
     view = replace(view, told=state.number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ti_fix.repair.names import fold
 from ti_fix.ui import markup
@@ -19,11 +19,25 @@ USED = "used"
 CHOICES = (EVERYTHING, *VERDICTS, USED)
 
 
+@dataclass(slots=True, kw_only=True)
+class Latest:
+    """What a window has come to look at last, for a handler that was slow and knows only what it began with.
+
+    Attributes:
+        view: as the last handler has left it.
+        search: what was searched for then.
+    """
+
+    view: View | None = None
+    search: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What one browser window looks at.
 
     Attributes:
+        latest: shared by all views of the window.
         show: a verdict, ``all`` or ``used``.
         page: counted from 0.
         chosen: id of the embedding whose details are shown.
@@ -34,6 +48,7 @@ class View:
     page: int = 0
     chosen: str = ""
     told: int = 0
+    latest: Latest = field(default_factory=Latest, compare=False, repr=False)
 
 
 def is_used(entry: Entry, used: Iterable[str]) -> bool:

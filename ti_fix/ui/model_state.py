@@ -6,19 +6,20 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ti_fix.align import align
 from ti_fix.align.rebind import published_model
-from ti_fix.align.strategies import measure
-from ti_fix.align.tokens import TokenView, view
 from ti_fix.embedding import MAX_VECTORS, SDXL, Embedding
 from ti_fix.errors import WrongUse
 from ti_fix.jobs import Progress
 from ti_fix.text_model import TextModel
 from ti_fix.ui.desk import Desk
+
+if TYPE_CHECKING:  # the WebUI waits for this module at its start; what the buttons need is imported when one is pressed
+    from ti_fix.align.tokens import TokenView
 
 MAX_PROMPT = 20_000
 """Characters of a prompt that is taken apart."""
@@ -97,6 +98,8 @@ def strategies(desk: Desk) -> dict[str, list[dict[str, Any]]]:
     Raises:
         WrongUse: no model is loaded.
     """
+    from ti_fix.align.strategies import measure
+
     model = desk.host.text_model()
     if model is None:
         raise WrongUse(NO_MODEL)
@@ -111,6 +114,8 @@ def tokens(desk: Desk, prompt: str, steps: int) -> TokenView:
     Raises:
         WrongUse: the prompt is longer than is taken apart here, or an embedding than one chunk.
     """
+    from ti_fix.align.tokens import view
+
     if len(prompt) > MAX_PROMPT:
         raise WrongUse(f"The prompt has {len(prompt):,} characters; up to {MAX_PROMPT:,} are taken apart here.")
     model = desk.host.text_model() or published_model(desk.host.family() or SDXL)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from ti_fix.align.tokens import EncoderView, TextView, Token, TokenView
 from ti_fix.embedding import ENCODERS
 from ti_fix.ui.markup import message, name, shown
 from ti_fix.ui.model_words import TEXTS
+
+if TYPE_CHECKING:  # the WebUI waits for this module at its start
+    from ti_fix.align.tokens import EncoderView, TextView, Token, TokenView
 
 SHOWN_TEXTS = 12
 """Texts of prompt editing that are drawn; more are counted."""

@@ -24,7 +24,7 @@ class Tab:
     """The pages as a WebUI takes them: it asks for `render` where they are to stand.
 
     They are drawn straight into the WebUI's own Blocks. Blocks of one's own bring a web server with a hundred routes,
-    which nobody uses: more than all pages cost (`benchmarks/startup.py`).
+    which nobody uses: in Gradio 4 as much again as the pages (`benchmarks/startup.py`).
 
     Attributes:
         children: what the WebUI looks through for values that users may set.

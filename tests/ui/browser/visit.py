@@ -35,7 +35,11 @@ class Visit:
         self.did: list[str] = []
         self.faults: list[str] = []
         page.on("console", self._noted)
-        page.on("pageerror", lambda error: self.fault(f"script: {error}"))
+        page.on("pageerror", self._broke)
+
+    def _broke(self, error: Any) -> None:
+        if not self.webui or "ti_fix" in (error.stack or ""):  # a WebUI's own scripts are its own affair
+            self.fault(f"script: {error}")
 
     def _noted(self, message: Any) -> None:
         elsewhere = self.webui and "ti_fix" not in f"{message.location.get('url')} {message.text}"

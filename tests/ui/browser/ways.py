@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Callable
 from pathlib import Path
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from tests.ui.browser.visit import PATIENCE, Visit
 
@@ -145,11 +150,37 @@ def sends(visit: Visit) -> None:
         ("ready-xq", "Evaluate it", "Evaluate", "evaluate_entry"),
     ):
         visit.tab("Files")
-        visit.press(f'#ti_fix_files_table button.name:has-text("{trigger}")')
-        visit.expect("#ti_fix_files_head h3", trigger)
+        visit.fill("files_search", trigger)
+        visit.press(f'#ti_fix_files_table button.name:has(bdi:text-is("{trigger}"))')
+        visit.page.locator(f'#ti_fix_files_head h3 bdi:text-is("{trigger}")').wait_for(timeout=PATIENCE)
         visit.press(f'#ti_fix_files_head button:has-text("{button}")')
         visit.holds(field, trigger)
         visit.look(f"sent-to-{page.lower()}")
+
+
+GALLERY = """(picture) => document.body.insertAdjacentHTML("afterbegin",
+  `<div id="stand_in"><div id="txt2img_gallery"><img alt="" width="64" src="${picture}"></div>
+  <div id="image_buttons_txt2img"></div></div>`)"""
+"""What of txt2img our script looks for, where no WebUI is."""
+
+
+def pictures_sent(visit: Visit) -> None:
+    """A picture with an infotext, in a stand-in for the WebUI's gallery, to Train and Evaluate."""
+    page, packed, about = visit.page, io.BytesIO(), PngInfo()
+    about.add_text("parameters", "a ready-xq on a table\nNegative prompt: dull\nSteps: 7, CFG scale: 6, Size: 64x64")
+    Image.new("RGB", (64, 64), "#456").save(packed, "PNG", pnginfo=about)
+    page.evaluate(GALLERY, f"data:image/png;base64,{base64.b64encode(packed.getvalue()).decode()}")
+    visit.press('#ti_fix_send_txt2img button:has-text("Train on it")')
+    page.locator("#ti_fix_train_album li").first.wait_for(timeout=PATIENCE)
+    visit.press('#ti_fix_send_txt2img button:has-text("Evaluate against it")')
+    visit.expect("#ti_fix_evaluate_status", "Pictures to compare with")
+    visit.press('#ti_fix_send_txt2img button:has-text("Evaluate its embedding")')
+    visit.expect("#ti_fix_evaluate_status", "Prompt and settings are those of the picture")
+    visit.holds("evaluate_entry", "ready-xq")
+    visit.holds("evaluate_prompts", "a [name] on a table")
+    visit.holds("evaluate_steps", "7")
+    visit.look("sent-settings")
+    page.evaluate("document.getElementById('stand_in').remove()")
 
 
 def sends_of_webui(visit: Visit, picture: Path) -> None:
@@ -157,6 +188,9 @@ def sends_of_webui(visit: Visit, picture: Path) -> None:
     page = visit.page
     visit.host_tab("txt2img")
     page.locator("#txt2img_prompt textarea").first.fill("a ready-xq")
+    for name, value in {"steps": 2, "width": 64, "height": 64}.items():
+        page.locator(f"#txt2img_{name} input[type=number]").first.fill(str(value))
+        page.locator(f"#txt2img_{name} input[type=number]").first.blur()
     visit.press("#txt2img_generate")
     page.locator("#txt2img_gallery img").first.wait_for(timeout=PATIENCE)
     visit.press('#ti_fix_send_txt2img button:has-text("Train on it")')
@@ -225,6 +259,7 @@ WAYS: dict[str, Callable[[Visit, Path], None]] = {
     "evaluate": lambda visit, _: evaluate(visit),
     "model": lambda visit, _: model(visit),
     "sends": lambda visit, _: sends(visit),
+    "pictures-sent": lambda visit, _: pictures_sent(visit),
     "keyboard": lambda visit, _: keyboard(visit),
 }
 """What a visit is made of; none needs another before it."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ti_fix.embedding import Embedding, Family, Vocabulary
 from ti_fix.hosts.environment import machine
-from ti_fix.hosts.standalone.host import StandaloneHost
 from ti_fix.text_model import TextModel
+
+if TYPE_CHECKING:  # diffusers: the pages are shown before
+    from ti_fix.hosts.standalone.host import StandaloneHost
 
 T = TypeVar("T")
 Convert = Callable[[Embedding], Embedding]
