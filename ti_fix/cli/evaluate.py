@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         events = _finished(config, arguments)
     else:
         sides = sides_of(arguments, config)
-        own = {side: sides.size for side in ("width", "height") if side not in arguments}
+        own: dict[str, Any] = {side: sides.size for side in ("width", "height") if side not in arguments}
         config = replace(config, **own)
         events, figures = _painted(config, arguments, sides), sides.figures
     report = None
