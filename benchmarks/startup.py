@@ -7,7 +7,8 @@ whoever comes at that moment. Without Gradio the page is not built, which is sai
 page is drawn into a `gradio.Blocks` as a WebUI does it, with what its components add to the page's configuration;
 beside it: what another, empty `gradio.Blocks` would cost, which most extensions with a tab make. With `--webui PATH` an
 installed one is started instead and says itself how long the script's import and its callback for the finished app
-took, by the clock (the settings and the page are not in that). Flags for it come after `--`.
+took, by the clock (the settings and the page are not in that, the script of the attention maps is). Flags for it come
+after `--`.
 
     .venv/bin/python benchmarks/startup.py [--quick] [--json] [--webui PATH --python PYTHON -- FLAGS]
 """
@@ -112,7 +113,7 @@ def in_a_webui(flags: argparse.Namespace) -> dict[str, float]:
         what = Installation(flags.webui.resolve(), flags.python.absolute(), models, flags=tuple(flags.rest))
         with Webui(what, Path(name) / "data", "none.safetensors", ROOT) as webui:
             records = webui.get("/internal/profile-startup")["records"]
-    found = {key: 1000 * seconds for key, seconds in records.items() if "ti_fix_webui.py" in key}
+    found = {key: 1000 * seconds for key, seconds in records.items() if "ti_fix_webui" in key}
     if not found:
         raise SystemExit("This WebUI does not say how long its scripts take: no line for ti_fix_webui.py.")
     return found

@@ -137,3 +137,10 @@ def test_no_text_breaks_the_parser(prompt: str) -> None:
     spans = parse_emphasis(prompt)
     assert all(isinstance(s, Span) for s in spans)
     assert all(a.text is None or b.text is None or a.weight != b.weight for a, b in itertools.pairwise(spans))
+
+
+def test_an_embedding_that_is_too_long_is_refused_only_where_it_is_named() -> None:
+    rows = {"toomany": 80, "mine": 1}
+    assert split_prompt("a photo of mine", rows, encode)
+    with pytest.raises(WrongUse, match="80 vectors"):
+        split_prompt("a photo of toomany", rows, encode)

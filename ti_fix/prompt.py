@@ -149,11 +149,8 @@ def split_prompt(prompt: str, rows: Mapping[str, int], encode: Callable[[str], l
         encode: text -> token ids without start and end.
 
     Raises:
-        WrongUse: an embedding has more vectors than one chunk has room for.
+        WrongUse: an embedding that the prompt names has more vectors than one chunk has room for.
     """
-    for trigger, count in rows.items():
-        if count > _ROOM:
-            raise WrongUse(f"“{trigger}” has {count} vectors; {_ROOM} fit one prompt chunk. Use fewer vectors.")
     triggers = sorted(((encode(t), t) for t in rows), key=lambda pair: len(pair[0]), reverse=True)
     writer = _Writer(comma=encode(",")[0])
     for span in parse_emphasis(prompt):
@@ -170,6 +167,10 @@ def split_prompt(prompt: str, rows: Mapping[str, int], encode: Callable[[str], l
                 position += 1
             else:
                 trigger, spelled = found
+                if rows[trigger] > _ROOM:
+                    raise WrongUse(
+                        f"“{trigger}” has {rows[trigger]} vectors; {_ROOM} fit one prompt chunk. Use fewer vectors."
+                    )
                 writer.add_vectors(trigger, rows[trigger], span.weight)
                 position += len(spelled)
     return writer.finish()

@@ -198,3 +198,9 @@ def test_as_a_program_with_names_that_the_terminal_cannot_show(tmp_path: Path) -
         done = subprocess.run(command, capture_output=True, env=environment, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         assert b"\\u732b" in done.stdout or b"\\u" in done.stdout
+
+
+def test_wrong_use_is_one_line_that_names_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("ti-fix train: ") and line.endswith("see ti-fix train --help")

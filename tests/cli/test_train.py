@@ -61,6 +61,14 @@ def test_every_setting_is_an_argument(name):
     assert getattr(command.settings(parse(*words)), name) == expected
 
 
+def test_the_resolution_is_the_models_own_unless_asked_for(tmp_path):
+    file = tmp_path / "run.json"
+    file.write_text('{"resolution": 1024}')
+    for words, size in (((), 128), (("--resolution", "1024"), 1024), (("--config", str(file)), 1024)):
+        found = parse(*words)
+        assert command._sized(command.settings(found), found, 128).resolution == size
+
+
 @pytest.mark.parametrize("ending", ["toml", "json"])
 def test_a_config_file_is_read_and_arguments_win(tmp_path, ending):
     path = tmp_path / f"run.{ending}"

@@ -88,11 +88,15 @@ class Check:
 
     def align(self) -> None:
         """Damaged checkpoints."""
-        AlignCheck(self.what, self.data / "align", self.models, self.table).run()
+        check = AlignCheck(self.what, self.data / "align", self.models, self.table)
+        check.run()
+        self.versions = check.versions
 
     def update(self) -> None:
         """Another release of ti_fix on disk while the WebUI runs."""
-        UpdateCheck(self.what, self.data / "update", self.models["sdxl"], self.table).run()
+        update = UpdateCheck(self.what, self.data / "update", self.models["sdxl"], self.table)
+        update.run()
+        self.versions = update.versions
 
     def page(self, shots: Path) -> None:
         """The pages in a browser."""

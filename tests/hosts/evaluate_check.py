@@ -49,7 +49,7 @@ def short_run(webui: Webui, pictures: Path, table: Table) -> None:
     asked = {
         "name": RUN, "folders": [str(pictures)], "resolution": 128, "steps": 8, "batch_size": 1, "vectors": 2,
         "start_text": "blue circle", "template": "a [name] on a white background",
-        "checkpoint_every": 4, "preview_every": 0,
+        "checkpoint_every": 2, "preview_every": 0,
     }  # fmt: skip
     with table.row("a training run keeps the embeddings of its steps") as faults:
         webui.post("/ti_fix/v1/train", asked)

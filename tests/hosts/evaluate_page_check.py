@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ class EvaluatePageCheck:
 
     def first(self) -> None:
         """What a user would do first."""
-        for step in (self.maps_in_txt2img, self.compares, self.finds_the_report_again):
+        for step in (self.maps_in_txt2img, self.maps_with_hires, self.compares, self.finds_the_report_again):
             self._row(step)
 
     def then(self) -> None:
@@ -89,17 +90,33 @@ class EvaluatePageCheck:
         fold.locator(".label-wrap").first.click()
         self._check("#ti_fix_maps_txt2img_on")
         self._fill("#ti_fix_maps_txt2img_words", f"{NAME}, blue star, story")
-        self.page.click("#txt2img_generate")
-        self.page.locator("#html_info_txt2img", has_text="TI Fix maps").or_(
-            self.page.locator("#html_info_txt2img", has_text="Steps:")
-        ).first.wait_for(timeout=BUSY)
-        self.page.wait_for_timeout(2000)
-        thumbnails = self.page.locator("#txt2img_gallery .thumbnail-item, #txt2img_gallery button.thumbnail-item")
-        count = thumbnails.count()
+        count = self._generated()
         faults.unless(count in (4, 5), f"{count} pictures: two, two sheets and perhaps a grid")
-        thumbnails.last.click()
-        self.page.wait_for_timeout(1500)
-        self.page.locator("#html_info_txt2img", has_text=f"{NAME}: mass").first.wait_for()
+
+    def maps_with_hires(self, faults: Faults) -> None:
+        """maps in txt2img with a hires pass, which has a sheet of its own"""
+        self._fill("#txt2img_prompt", f"a {NAME} on a white background")
+        for name, value in {"width": SIDE, "steps": 4, "batch_size": 1}.items():
+            self._fill(f"#txt2img_{name}", value)
+        self._fill("#ti_fix_maps_txt2img_words", NAME)
+        self.page.locator("#txt2img_hr-visible-checkbox").first.click()
+        count = self._generated()
+        faults.unless(count == 3, f"{count} pictures: one, and a sheet for each pass")
+
+    def _generated(self) -> int:
+        """Press Generate, wait, look at the last picture, which must tell of maps; how many there are."""
+        gallery = self.page.locator("#txt2img_gallery")
+        sources = "all => all.map(each => each.src)"
+        before = set(gallery.locator("img").evaluate_all(sources))
+        self.page.click("#txt2img_generate")
+        end = time.monotonic() + BUSY / 1000
+        while (now := set(gallery.locator("img").evaluate_all(sources))) <= before and time.monotonic() < end:
+            self.page.wait_for_timeout(500)
+        self.page.wait_for_timeout(2000)
+        small = gallery.locator(".thumbnail-small")
+        (small if small.count() else gallery.locator(".thumbnail-item")).last.click()
+        self.page.locator("#html_info_txt2img", has_text=f"{NAME}: mass").first.wait_for(timeout=BUSY)
+        return len(now - before)
 
     def compares(self, faults: Faults) -> None:
         """Evaluate compares with, class word and without, and is found again after a reload"""
@@ -115,7 +132,7 @@ class EvaluatePageCheck:
         self.page.screenshot(path=str(self.shots / "running.png"), full_page=True)
         self._reload()
         self._find("result").locator("table").first.wait_for(timeout=BUSY)
-        told = self._find("result").inner_text()
+        told = self._find("result").first.inner_text()
         for label in (NAME, "class word", "without", "clip_i", "masked_clip_i", "clip_t", "clip_iqa", "adherence_q"):
             faults.unless(label in told, f"the report does not speak of {label}")
         for words in ("95 % bootstrap interval", "moved by its place", "Judge: judge (", "Attention maps of its word"):
@@ -144,15 +161,15 @@ class EvaluatePageCheck:
         self._judge()
         self._press("start")
         self._find("result").get_by_text("Best step of the run").first.wait_for(timeout=BUSY)
-        told = self._find("result").inner_text()
-        for words in ("step 4", "step 8", "Way of the first vector (clip_l)", "Training"):
+        told = self._find("result").first.inner_text()
+        for words in ("step 2", "step 4", "step 6", "Way of the first vector (clip_l)", "Training"):
             faults.unless(words in told, f"the report does not say {words!r}")
 
     def stops(self, faults: Faults) -> None:
         """Stop ends a run after its picture, and what is there is scored"""
         self._form({"class_word": "star", "seeds": 200})
         self._press("start")
-        self._said(r"\b([6-9]|1\d) of 1,?000")  # each of the five sides has a picture
+        self._said(r"\b([7-9]|1\d) of 1,[24]00")  # each of the six sides has a picture
         self._press("stop")
         self._find("start").locator("visible=true").first.wait_for()
         self.page.wait_for_function(
@@ -160,7 +177,7 @@ class EvaluatePageCheck:
             " return b && !b.disabled; })()",
             timeout=BUSY,
         )
-        told = self._find("status").inner_text()
+        told = self._find("status").first.inner_text()
         faults.unless("against" in told, f"it says {told[:200]!r}")
 
     def looks_through(self, faults: Faults) -> None:
@@ -170,7 +187,7 @@ class EvaluatePageCheck:
         self._judge()
         self._press("look")
         self._find("result").get_by_text("Before and after").first.wait_for(timeout=BUSY)
-        told = self._find("result").inner_text()
+        told = self._find("result").first.inner_text()
         odd = next((line for line in told.splitlines() if self.pictures[-1].name in line), "")
         faults.unless("less like the set" in odd and "caption fits far worse" in odd, f"the odd one: {odd!r}")
 

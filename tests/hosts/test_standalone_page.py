@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
+
+import pytest
 
 from tests.hosts.tiny_models import tiny_sdxl
 from tests.train.making import model
 from ti_fix.align import align
-from ti_fix.embedding import SDXL
+from ti_fix.embedding import SD15, SDXL
 from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel, StandalonePage
 
 
@@ -28,6 +31,14 @@ def test_the_model_is_loaded_once_when_it_is_first_needed():
     assert loads == [1] and made.family() == SDXL
     unet = model().unet
     assert made.picture_size() == unet.config.sample_size * model().latent_scale
+
+
+@pytest.mark.parametrize(("family", "size"), [(SDXL, 1024), (SD15, 512)])
+def test_a_checkpoint_that_does_not_tell_its_size_has_that_of_its_family(family, size):
+    made = StandaloneModel(tiny_sdxl())
+    made._parts.unet.register_to_config(sample_size=None)
+    made._parts = replace(made._parts, family=family)
+    assert made.picture_size == size
 
 
 def test_embeddings_are_read_again_only_where_there_is_a_model():

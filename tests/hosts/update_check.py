@@ -7,8 +7,10 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from PIL import Image
 
 from tests.hosts import sample_files as files
 from tests.hosts.table import Table
@@ -48,18 +50,21 @@ class UpdateCheck:
         data: the data folder, thrown away afterwards.
         checkpoint: file name of an SDXL checkpoint.
         table: is continued.
+        versions: what the WebUI says of itself.
     """
 
     what: Installation
     data: Path
     checkpoint: str
     table: Table
+    versions: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
         """All of it, in one start."""
         extension = copied(self.data / "release")
         files.put(self.data / "embeddings", [s for s in files.samples() if s.trigger == "ckrenamed"])
         with Webui(self.what, self.data, self.checkpoint, extension) as webui:
+            self.versions = webui.versions()
             before = webui.picture(BROKEN)
             webui.options(ti_fix_enabled=False)
             plain = webui.picture(BROKEN)
@@ -72,14 +77,24 @@ class UpdateCheck:
                 webui.options(ti_fix_enabled=False)
                 faults.unless(webui.picture(BROKEN).equals(plain), "switched off, the old hooks still repair")
                 webui.options(ti_fix_enabled=True)
-            with self.table.row("an update while a picture is made: the console asks for a restart") as faults:
+            with self.table.row(
+                "an update while a picture is made is used, or asked for in words and used by the next Reload UI"
+            ) as faults:
                 renumbered(extension, "9.0.2")
                 with generating(webui):
+                    webui.reload_page()  # which interrupts the picture in some WebUIs
+                if RESTART in webui.log():
                     webui.reload_page()
-                faults.unless(RESTART in webui.log(), "it does not")
+                faults.unless(_version(webui) == "9.0.2", f"the old code runs: {_version(webui)}")
+            with self.table.row("an update while a training runs: the console asks for a restart") as faults:
+                renumbered(extension, "9.0.3")
+                said = len(webui.log())
+                with training(webui, self.data / "pictures"):
+                    webui.reload_page()
+                faults.unless(RESTART in webui.log()[said:], "it does not")
             with self.table.row("and the next Reload UI takes the update") as faults:
                 webui.reload_page()
-                faults.unless(_version(webui) == "9.0.2", f"the old code runs: {_version(webui)}")
+                faults.unless(_version(webui) == "9.0.3", f"the old code runs: {_version(webui)}")
                 faults.unless(webui.picture(BROKEN).equals(before), "a repaired file gives another picture")
                 faults.unless("ti_fix_webui.py" not in webui.log(), "an error in the console")
 
@@ -106,6 +121,24 @@ def generating(webui: Client) -> Iterator[None]:
             webui.post("/sdapi/v1/interrupt", {})
         thread.join()
         _wait(webui, busy=False)
+
+
+@contextlib.contextmanager
+def training(webui: Webui, folder: Path) -> Iterator[None]:
+    """While open, a training runs; the reload ends it, or the end of this."""
+    folder.mkdir()
+    for number, colour in enumerate(("red", "green")):
+        Image.new("RGB", (256, 256), colour).save(folder / f"{number}.png")
+    about = {"name": "ckupdate", "folders": [str(folder)], "resolution": 256, "steps": 5000, "self_test": False}
+    webui.post("/ti_fix/v1/train", about)
+    try:
+        for _ in range(100):
+            if webui.get("/ti_fix/v1/train")["step"]:
+                break
+            time.sleep(0.5)
+        yield
+    finally:
+        time.sleep(5)  # a step that it is in
 
 
 def _wait(webui: Client, *, busy: bool) -> None:

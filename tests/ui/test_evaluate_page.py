@@ -142,6 +142,13 @@ def test_what_cannot_be_done_is_said_on_the_page(desk, change, message):
     assert message in run(desk, **change)[-1].status
 
 
+def test_a_choice_is_known_by_its_label_too(desk):
+    """Gradio 3.41 hands over what the list shows."""
+    label = next(iter(ids(desk)))
+    last = list(page.begin(desk, label, "a [name]", None, ["other"], False, page.NO_RUN, *OTHERS[4:], *VALUES))[-1]
+    assert f"{label} against" in last.result and "other" in last.result
+
+
 def test_nothing_chosen(desk):
     (shown,) = page.begin(desk, None, "a [name]", *OTHERS, *VALUES)
     assert "Choose an embedding first" in shown.status

@@ -113,8 +113,8 @@ JOBS = (
     Job(
         "attention maps",
         "heatmap",
-        Missing("a fold of txt2img and img2img: ti_fix.ui.maps"),
-        Missing("the WebUI's own"),
+        "evaluate.maps",
+        Missing("a script of the WebUI's own API: TI Fix attention maps"),
     ),
     Job(
         "look at a model",

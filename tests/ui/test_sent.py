@@ -7,7 +7,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from tests.ui.folders import StandIn, fill
-from ti_fix.ui import convert_handlers, evaluate_sent
+from ti_fix.ui import convert_handlers, evaluate_handlers, evaluate_sent
 from ti_fix.ui.convert_desk import ConvertDesk
 from ti_fix.ui.desk import Desk
 
@@ -77,3 +77,9 @@ def test_the_convert_page_takes_what_waits(desk):
     waiting = entry(desk, "old-xq")
     assert convert_handlers.commanded(room, f"take:{waiting.id}").chosen == ("old-xq.safetensors",)
     assert "needs no conversion" in convert_handlers.commanded(room, "take:ready-xq").status
+
+
+def test_an_empty_folder_says_what_to_do(tmp_path):
+    (tmp_path / "none").mkdir()
+    (shown,) = evaluate_handlers.opened(Desk(StandIn(tmp_path / "none")))
+    assert shown.choices == () and "Put embedding files" in shown.status

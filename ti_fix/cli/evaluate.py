@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def register(commands: Any) -> None:
     add_judge(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--out", metavar="F", help="folder for report.html, report.md, report.json and the pictures")
-    add_settings(parser.add_argument_group("settings"), EvalConfig)
+    add_settings(parser.add_argument_group("settings"), EvalConfig, by_model=("width", "height"))
     parser.set_defaults(run=run)
 
 
@@ -91,6 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
         events = _finished(config, arguments)
     else:
         sides = sides_of(arguments, config)
+        own: dict[str, Any] = {side: sides.size for side in ("width", "height") if side not in arguments}
+        config = replace(config, **own)
         events, figures = _painted(config, arguments, sides), sides.figures
     report = None
     for event in events:

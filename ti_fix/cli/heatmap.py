@@ -23,7 +23,7 @@ from ti_fix.protocols import ImageRequest, Sizes
 
 _EXAMPLE = """examples:
   ti-fix heatmap "a mycat in red boots" --words mycat,boots --embeddings mycat.safetensors --model M --out maps
-  ti-fix heatmap "a red circle on a white background" --model small:sdxl --width 128 --height 128 --out maps"""
+  ti-fix heatmap "a red circle on a white background" --model small:sdxl --out maps"""
 
 
 def register(commands: Any) -> None:
@@ -39,7 +39,9 @@ def register(commands: Any) -> None:
     parser.add_argument("--words", default="", metavar="A,B", help="words to follow (default: all that mean something)")
     parser.add_argument("--embeddings", nargs="+", default=[], metavar="FILE", help="embeddings that the prompt calls")
     parser.add_argument("--negative-prompt", default="", metavar="P")
-    for name, default in (("width", 1024), ("height", 1024), ("steps", 20), ("seed", 0), ("pictures", 1)):
+    for name in ("width", "height"):
+        parser.add_argument(f"--{name}", type=int, help="in pixels (default: what the model is made for)")
+    for name, default in (("steps", 20), ("seed", 0), ("pictures", 1)):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"(default: {default})")
     parser.add_argument("--cfg-scale", type=float, default=7.0, help="(default: 7)")
     parser.add_argument("--groups", action="store_true", help="also a map for colour, object, scene, style, action")
@@ -56,6 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     validate(settings)
     host = open_host(arguments)
     model, fit = host.model(), widths_of(arguments.model).fit
+    arguments.width = arguments.width or model.picture_size
+    arguments.height = arguments.height or model.picture_size
     embeddings = tuple(usable(path, model.family) for path in arguments.embeddings)
     requests = [_request(arguments, embeddings, arguments.seed + number) for number in range(arguments.pictures)]
     rows = {e.name: e.num_vectors for e in embeddings}

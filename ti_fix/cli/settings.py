@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from typing import Any, get_args, get_type_hints
 
 from ti_fix.options import options
 
 
-def add_settings(group: Any, kind: type) -> None:
+def add_settings(group: Any, kind: type, by_model: Collection[str] = ()) -> None:
     """An argument for each setting; what is not given is absent.
 
     Args:
         group: a parser or a group of one.
         kind: the class with `option` fields.
+        by_model: settings that the command takes from the model where they are not given.
     """
     types = get_type_hints(kind)
     for field, about in options(kind):
         default = " ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+        default = "what the model is made for" if field.name in by_model else default
         shown = f"{about.help} (default: {default})" if default != "" else about.help
         how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": shown.replace("%", "%%"), "dest": field.name}
         hint = types[field.name]

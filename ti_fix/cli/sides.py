@@ -30,6 +30,7 @@ class Sides:
         generate: the host's.
         finder: makes the pictures and finds the subject in them.
         encode: the text encoders with a side's embeddings in them.
+        size: pixels along the side of the squares that the model is made for.
         figures: heading -> PNG, for the report.
     """
 
@@ -37,6 +38,7 @@ class Sides:
     generate: Callable[[ImageRequest], Any]
     encode: Callable[[Candidate], Encode]
     finder: SubjectFinder
+    size: int
     figures: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -69,6 +71,7 @@ def sides_of(arguments: argparse.Namespace, config: EvalConfig) -> Sides:
     fit = widths_of(arguments.model).fit
     return Sides(
         candidates=candidates,
+        size=host.model().picture_size,
         finder=SubjectFinder(host, fit, config.class_word or name),
         generate=host.generate,
         encode=lambda side: encoder_of(host.model(), map(fit, side.embeddings)),

@@ -8,6 +8,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from ti_fix.train.events import as_json
 _EXAMPLE = """examples:
   ti-fix train --model sdxl.safetensors --name mycat --folders photos --start-text cat --out embeddings
   ti-fix train --model sdxl.safetensors --config mycat.toml
-  ti-fix train --model small:sdxl --name mycat --folders pics --resolution 128 --out out
+  ti-fix train --model small:sdxl --name mycat --folders pics --out out
   accelerate launch -m ti_fix train --model ...        (several GPUs or machines)
 
 A config file holds settings by their names: name = "mycat". Arguments win over it."""
@@ -60,7 +61,7 @@ def register(commands: Any) -> None:
     parser.add_argument("--tensorboard", metavar="FOLDER", help="also write curves for TensorBoard there")
     parser.add_argument("--tune", action="store_true", help="first find rate and start by short runs, then train")
     parser.add_argument("--check", action="store_true", help="look at settings and pictures only, do not train")
-    add_settings(parser.add_argument_group("settings"), TrainConfig)
+    add_settings(parser.add_argument_group("settings"), TrainConfig, by_model=("resolution",))
     parser.set_defaults(run=run)
 
 
@@ -74,6 +75,12 @@ def settings(arguments: argparse.Namespace) -> TrainConfig:
     return from_mapping({**from_file, **given(arguments, TrainConfig)}, where=arguments.config or "the arguments")
 
 
+def _sized(config: TrainConfig, arguments: argparse.Namespace, size: int) -> TrainConfig:
+    """The settings at the model's own size, where nobody asked for another resolution."""
+    asked = "resolution" in arguments or (arguments.config and "resolution" in read_config(Path(arguments.config)))
+    return config if asked else replace(config, resolution=size)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Train and tell."""
     config = settings(arguments)
@@ -81,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     group = join()
     show("Loading the model")
     host, widths = open_host(arguments), widths_of(arguments.model)
+    config = _sized(config, arguments, host.model().picture_size)
 
     def judge() -> list[Finding]:
         return _wrong_with(host.model())

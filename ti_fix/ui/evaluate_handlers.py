@@ -9,10 +9,11 @@ from typing import Any
 from ti_fix.evaluate import EvalConfig, body
 from ti_fix.evaluate.dataset_page import dataset_body
 from ti_fix.repair import carries
-from ti_fix.ui import progress
+from ti_fix.ui import markup, progress
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.evaluate_dataset import start_look
 from ti_fix.ui.evaluate_sides import runs_of
+from ti_fix.ui.evaluate_words import LABELS
 from ti_fix.ui.evaluate_work import Bench, Wish, bench_of, start, written
 from ti_fix.ui.forms import Form
 from ti_fix.ui.guard import guarded, guarded_steps
@@ -54,7 +55,9 @@ def opened(desk: Desk) -> Iterator[Shown]:
         desk.reading.start("Reading the embeddings", lambda _: desk.library.refresh())
     desk.reading.wait()
     bench = bench_of(desk)
-    yield Shown(choices=choices(desk), runs=runs_of(desk), result=result(bench), busy=bench.job.state.active)
+    listed = choices(desk)
+    status = None if listed or bench.job.state.number else markup.empty(LABELS["none"], LABELS["none_do"])
+    yield Shown(status=status, choices=listed, runs=runs_of(desk), result=result(bench), busy=bench.job.state.active)
     if bench.job.state.active:
         yield from _watched(bench)
 

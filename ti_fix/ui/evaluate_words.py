@@ -32,6 +32,8 @@ LABELS = MappingProxyType(
         "getting_ready": "Getting the judge and the model ready",
         "making": "Making pictures",
         "download": "Report to keep",
+        "none": "Nothing to evaluate yet",
+        "none_do": "Put embedding files into the embeddings folder, or train one; then open this page again.",
         "sent": "Sent from other pages",
         "sent_pictures": "Pictures to compare with:",
         "sent_settings": "Prompt and settings are those of the picture. Look them over, then press Evaluate.",

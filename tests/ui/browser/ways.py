@@ -77,6 +77,8 @@ def train(visit: Visit, pictures: Path) -> None:
         visit.look("train-paused")
         visit.press("#ti_fix_train_resume")
     visit.expect("#ti_fix_train_status", "Finished after 12 steps")
+    if "%" not in (page.locator("#ti_fix_announced").text_content() or ""):
+        visit.fault("the progress is not said to screen readers")
     visit.press("#ti_fix_train_history_fold > button, #ti_fix_train_history_fold > .label-wrap")
     visit.expect("#ti_fix_train_history", "redfig-xq")
     visit.themes("train-done")

@@ -86,6 +86,12 @@ class StandaloneModel:
         """Pixels per latent along each side, 8 in the published models."""
         return int(2 ** (len(self._parts.vae.config.block_out_channels) - 1))
 
+    @property
+    def picture_size(self) -> int:
+        """Pixels along the side of the squares that it is made for; single-file checkpoints tell only the family."""
+        told = self.unet.config.sample_size
+        return int(told) * self.latent_scale if isinstance(told, int) else 512 if self.family == SD15 else 1024
+
     def vocabulary(self) -> Vocabulary:
         """The token tables themselves, not copies, with the tokenizer they belong to."""
         tables = {e.spec.key: e.table.detach() for e in self._encoders}

@@ -94,10 +94,7 @@ class StandalonePage:
 
     def picture_size(self) -> int:
         """Pixels along the side of the squares that the model is made for."""
-        if self._host is None:
-            return self._size
-        model = self._host.model()
-        return int(model.unet.config.sample_size) * model.latent_scale
+        return self._size if self._host is None else int(self._host.model().picture_size)
 
     def fit(self, embedding: Embedding) -> Embedding:
         """Bring an embedding to the model's widths."""
