@@ -16,11 +16,14 @@ from typing import Any
 from tests.hosts import held_out
 from tests.hosts.table import Faults, Table
 from tests.hosts.webui_process import Webui
-from tests.ui.browser.drive import Visit, entered
+from tests.ui.browser.drive import PATIENCE, Visit, entered
 
 CAPTION = f"a {held_out.NAME} on a plain ground"
 MEASURED = 12
 """Pictures of new scenes."""
+
+WHOLE_RUN = 1_500_000
+"""Milliseconds that a run may take."""
 
 CLOSE = 0.05
 """Difference of the mean errors up to which two hosts count as equal when the interval lies beside 0."""
@@ -76,9 +79,9 @@ class TrainPage:
     def _unfold(self, where: str) -> None:
         self.page.locator(f"{where} > button, {where} > .label-wrap").first.click()
 
-    def _said(self, text: str) -> str:
+    def _said(self, text: str, patience: float = PATIENCE) -> str:
         found = self._find("status").get_by_text(re.compile(text)).first
-        found.wait_for()
+        found.wait_for(timeout=patience)
         return str(found.inner_text())
 
     def takes_pictures(self, faults: Faults) -> None:
@@ -148,7 +151,7 @@ class TrainPage:
         self._unfold("#ti_fix_train_history_fold")
         entry = self._find("history").locator("li", has_text=held_out.NAME).first
         entry.get_by_text("Resume", exact=True).first.click()
-        self._said(rf"Finished after {held_out.SETTINGS['steps']} steps")
+        self._said(rf"Finished after {held_out.SETTINGS['steps']} steps", WHOLE_RUN)
         self._find("strip").locator("img").first.wait_for()
         self.visit.look("train-done")
 
@@ -165,7 +168,7 @@ class TrainPage:
             number.fill(str(value))
             number.blur()
         self.page.locator("#txt2img_generate").first.click()
-        info = self.page.locator("#html_info_txt2img")
+        info = self.page.locator("#html_info_txt2img").first  # some releases of Gradio give the id twice
         info.get_by_text("Steps:").first.wait_for()
         told = info.inner_text()
         faults.unless(re.search(rf"TI[^:]*: .*{held_out.NAME}", told) is not None, f"infotext: {told[:200]}")

@@ -48,7 +48,7 @@ READS = {
     *("files.export_chosen", "files.stop", "files.watched"),
     *("train.config_of", "train.request_of", "train.filled", "train.opened", "train.pause", "train.stop"),
     "train.everything",
-    *("album.new_pictures", "album.album", "album.settings_of"),
+    *("album.new_pictures", "album.album", "album.settings_of", "album.chosen"),
     *("convert.opened", "convert.commanded", "convert.stop", "convert.watched", "convert.choices"),
     *("evaluate.opened", "evaluate.choices", "evaluate.stop", "evaluate.result"),
     *("model.opened", "model.check", "model.tokens"),

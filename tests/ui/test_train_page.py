@@ -347,6 +347,7 @@ def test_pictures_show_what_is_cut_off_and_what_a_mask_leaves_out(desk, tmp_path
     image(0, (128, 64)).save(folder / "wide.png")
     page = last(train_album.album_changed(desk, str(folder), 64, False))
     assert "Shaded edges" in page["album"] and "128 × 64 → 64 × 64" in page["album"]
+    assert last(handlers.opened(desk, Window(), str(folder), 64, False))["album"] == page["album"]
     Image.new("L", (64, 64), 0).save(folder / "square-mask.png")
     page = last(train_album.album_changed(desk, str(folder), 64, True))
     assert "Red places" in page["album"]

@@ -121,13 +121,13 @@ def _join(desk: Desk, c: _Controls) -> None:
     pieces, form, handlers = c.pieces(), c.form(), train_handlers
     whole = [*pieces, *form]
     compat.on(c.channel.opened.click, partial(_filling, handlers.filled, desk), [c.window], form)
-    for button, handler in ((c.channel.opened, handlers.opened), (c.resume, handlers.resume)):
-        compat.on(button.click, partial(_steps, handler, desk), [c.window], pieces, queue=True)
+    cut = c.album_settings()
+    compat.on(c.channel.opened.click, partial(_steps, handlers.opened, desk), [c.window, *cut], pieces, queue=True)
+    compat.on(c.resume.click, partial(_steps, handlers.resume, desk), [c.window], pieces, queue=True)
     for button, asking in ((c.start, handlers.start), (c.check, handlers.check)):
         compat.on(button.click, partial(_asked_steps, asking, desk), [c.window, *form], pieces, queue=True)
     for button, deed in ((c.stop, handlers.stop), (c.pause, handlers.pause), (c.save, handlers.save_now)):
         compat.on(button.click, partial(_once, deed, desk), [], pieces)
-    cut = c.album_settings()
     compat.on(c.files.upload, partial(_uploaded, desk), [c.files, *cut], [*pieces, c.files])
     compat.on(c.fresh.click, partial(_once, train_album.new_pictures, desk), cut, pieces)
     for control in cut:

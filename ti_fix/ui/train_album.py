@@ -24,20 +24,20 @@ SETTINGS = ("folders", "resolution", "buckets", "scales", "masks", "alpha", "bac
 def pictures_added(desk: Desk, files: Sequence[str], *values: Any) -> Shown:
     """Pictures were dropped."""
     desk.training.album.take(files)
-    return Shown(album=album(desk, _chosen(desk, values)), status="")
+    return Shown(album=album(desk, chosen(desk, values)), status="")
 
 
 @safe
 def album_changed(desk: Desk, *values: Any) -> Shown:
     """Other folders were named, or pictures are to be cut in another way."""
-    return Shown(album=album(desk, _chosen(desk, values)), status="")
+    return Shown(album=album(desk, chosen(desk, values)), status="")
 
 
 @safe
 def new_pictures(desk: Desk, *values: Any) -> Shown:
     """Begin with no pictures; those of before stay on the disk."""
     desk.training.begin_album()
-    return Shown(album=album(desk, _chosen(desk, values)), status="")
+    return Shown(album=album(desk, chosen(desk, values)), status="")
 
 
 @owners_only
@@ -109,10 +109,10 @@ def album(desk: Desk, config: TrainConfig) -> str:
 def settings_of(desk: Desk, asked: Request) -> TrainConfig:
     """What the form says of the pictures."""
     given = {field.name: value for field, value in zip(FORM.fields, asked.values, strict=True)}
-    return _chosen(desk, [given[name] for name in SETTINGS])
+    return chosen(desk, [given[name] for name in SETTINGS])
 
 
-def _chosen(desk: Desk, values: Sequence[Any]) -> TrainConfig:
+def chosen(desk: Desk, values: Sequence[Any]) -> TrainConfig:
     """The defaults with values of controls; the last ones may be left out."""
     fields = {field.name: field for field in FORM.fields}
     read = {name: fields[name].read(value) for name, value in zip(SETTINGS, values, strict=False)}

@@ -74,9 +74,15 @@ def filled(desk: Desk, window: Window) -> Shown:
 
 
 @safe_steps
-def opened(desk: Desk, window: Window) -> Iterator[Shown]:
-    """The page comes into sight: find a run again."""
-    yield everything(desk)
+def opened(desk: Desk, window: Window, *cut: Any) -> Iterator[Shown]:
+    """The page comes into sight, perhaps again: find a run, and draw the pictures as the form says.
+
+    Args:
+        desk: the page's.
+        window: of the page.
+        cut: values of the controls of `train_album.SETTINGS`.
+    """
+    yield everything(desk, cut)
     job = desk.training.checking if desk.training.checking.state.active else desk.training.job
     if job.state.number:
         yield from _watched(desk, window, job)
@@ -201,14 +207,12 @@ def _run(desk: Desk, name: str) -> Run:
     raise WrongUse(f"There is no run {name!r} in the embeddings folder any more; reload the page.")
 
 
-def everything(desk: Desk, told: str | None = None) -> Shown:
+def everything(desk: Desk, cut: Sequence[Any] = ()) -> Shown:
     """All that the page draws, from what is known."""
     training = desk.training
-    cut_as = training.live.config if training.live else training.defaults()
     record = training.found if training.checking.state.active else training.live or training.found
     return Shown(
-        status=told,
-        album=train_album.album(desk, replace(cut_as, folders=())),
+        album=train_album.album(desk, train_album.chosen(desk, cut)),
         live=_live(record),
         strip=train_view.strip(record.previews) if record else "",
         history=train_view.history(training.runs()),
