@@ -177,4 +177,7 @@ def _print(reports: Sequence[dict[str, Any]]) -> None:
             show(f"    {finding['severity']}: {finding['message']}")
         for path in report["written"]:
             show(f"    written to {path}")
+    if not reports:
+        show("No embedding files found here.")
+        return
     show(f"{sum(bool(r['written']) for r in reports)} of {len(reports)} embeddings converted.")

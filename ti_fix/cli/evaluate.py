@@ -92,8 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
         events = _finished(config, arguments)
     else:
         sides = sides_of(arguments, config)
-        own: dict[str, Any] = {side: sides.size for side in ("width", "height") if side not in arguments}
-        config = replace(config, **own)
+        width = config.width if "width" in arguments else sides.size
+        height = config.height if "height" in arguments else sides.size
+        config = replace(config, width=width, height=height)
         events, figures = _painted(config, arguments, sides), sides.figures
     report = None
     for event in events:

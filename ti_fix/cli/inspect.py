@@ -68,6 +68,8 @@ def print_table(judged: Sequence[Judged]) -> None:
         for finding in each.result.findings:
             show(f"        {finding.severity}: {finding.message}")
     show(summary(judged))
+    if judged and all(each.result.verdict == "ignore" for each in judged):
+        show("Nothing here looks like an embedding.")
     if any(each.result.verdict == "convert" for each in judged):
         show("Convert: the extension does it while the WebUI loads; for files of their own see ti-fix convert --help.")
 
