@@ -31,6 +31,7 @@ def host(root, tmp_path):
 @pytest.fixture
 def desk(host, monkeypatch):
     monkeypatch.setattr(handlers, "WATCH", 0.01)
+    monkeypatch.setattr(handlers, "SETTLED", 0.01)
     desk = Desk(host)
     last(handlers.opened(desk, View(), ""))
     return desk
@@ -296,3 +297,13 @@ def test_what_was_chosen_while_the_folder_is_read_stays_chosen(desk):
     page = last(steps)
     assert page["view"].chosen == wanted and "ready-xq" in page["head"]
     assert "swapped-xq" in page["table"] and "my-toy" not in page["table"]
+
+
+def test_a_search_answered_before_the_older_list_comes_is_shown_in_the_end(desk):
+    view = View()
+    steps = handlers.opened(desk, view, "")
+    older = next(steps)
+    assert "swapped-xq" in older.table and "ready-xq" in older.table
+    handlers.searched(desk, view, "ready-xq")
+    page = last(steps)
+    assert "ready-xq" in page["table"] and "swapped-xq" not in page["table"]

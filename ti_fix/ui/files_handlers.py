@@ -5,6 +5,7 @@ Each returns, or yields while a job runs, a `Shown`: what is to be drawn anew. A
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,8 @@ from ti_fix.ui.library import Entry
 from ti_fix.ui.words import TEXTS
 
 WATCH = progress.WATCH
+SETTLED = 0.5
+"""Seconds in which an answer reaches the browser."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +92,16 @@ def opened(desk: Desk, view: View, search: str) -> Iterator[Shown]:
             yield Shown(status=markup.message(state.message, "bad"))
             return
     view, search = _moved_on(view, search)
-    yield replace(everything(desk, view, search), status="")
+    shown = replace(everything(desk, view, search), status="")
+    sent = view.latest.view, view.latest.search
+    yield shown
     if desk.working.state.number > view.told:
         yield from watched(desk, view, search, desk.working)
+        return
+    time.sleep(SETTLED)  # what was typed while the list was on its way may have been answered before it came
+    latest = view.latest
+    if latest.view is not None and (latest.view, latest.search) != sent:
+        yield everything(desk, latest.view, latest.search)
 
 
 def _moved_on(view: View, search: str) -> tuple[View, str]:
