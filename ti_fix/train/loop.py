@@ -87,12 +87,13 @@ def train(  # noqa: PLR0913 - the parts of a run, each handed in
     work = yield from _planned(config, model, samples, about, judge)
     start = start_vectors(config, model.vocabulary(), model.family, about, fit)
     recompute = recomputed(model.unet) if wanted(config.checkpointing, model.unet) else nullcontext()
-    with model.trainable(), recompute:
+    with model.trainable():
         run = _Run(config, model, samples, work, start, about, generate, publish)
-        yield from run.prepare()
-        yield from run.begin()
-        yield from run.steps(stop, save)
-        yield from run.finish()
+        yield from run.prepare()  # counts the memory of blocks as they are, so they are wrapped afterwards
+        with recompute:
+            yield from run.begin()
+            yield from run.steps(stop, save)
+            yield from run.finish()
 
 
 def look(
