@@ -117,8 +117,9 @@ def test_a_running_job_is_found_again_and_can_be_stopped(room, monkeypatch):
     room.working.start("Converting", lambda stop: (each for each in iter(lambda: stop.wait(0.01) or None, True)))
     steps = convert_handlers.opened(room)
     assert next(each for each in steps if each.busy)
+    assert room.desk.busy
     convert_handlers.stop(room)
-    assert "Stopped" in last(steps)["status"]
+    assert "Stopped" in last(steps)["status"] and not room.desk.busy
 
 
 def test_names_and_words_are_escaped(room, tmp_path):

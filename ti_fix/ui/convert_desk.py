@@ -66,6 +66,7 @@ class ConvertDesk:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
         self.working = Job()
+        desk.jobs.append(self.working)
 
     @property
     def family(self) -> Family:
