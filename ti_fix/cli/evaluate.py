@@ -193,7 +193,7 @@ def _dataset(arguments: argparse.Namespace) -> int:
     names, captions = [path.name for path in paths], [caption_of(path) for path in paths]
     judge = judge_of(arguments)
     report: DatasetReport | None = None
-    for event in look(names, [opened(path) for path in paths], captions, judge):
+    for event in look(names, map(opened, paths), captions, judge):
         if isinstance(event, DatasetEvent):
             report = event.report
     assert report is not None

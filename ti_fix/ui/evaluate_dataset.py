@@ -49,7 +49,7 @@ def _events(
 ) -> Iterator[Progress | Outcome]:
     yield Progress(done=0, total=len(found), note=LABELS["getting_ready"])
     names, captions = [path.name for path, _ in found], [caption for _, caption in found]
-    pictures = [picture_of(str(path)) for path, _ in found]
+    pictures = (picture_of(str(path)) for path, _ in found)
     for event in look(names, pictures, captions, judge()):
         if isinstance(event, LookEvent):
             if stop.is_set():
