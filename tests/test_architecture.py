@@ -36,7 +36,7 @@ NOUNS = frozenset(
         "tokenizer",
     }
 )
-FEATURES = frozenset({"align", "convert", "evaluate", "export", "heatmap", "repair", "train"})
+FEATURES = frozenset({"align", "convert", "evaluate", "heatmap", "repair", "train"})
 MAY_USE = {
     **dict.fromkeys(NOUNS, NOUNS),
     "formats": NOUNS | {"formats"},
@@ -70,8 +70,6 @@ ONLY_IN = {
     "resvg_py": r"small/training/pictures\.py",
     "matplotlib": r"evaluate/plots\.py",
     "open_clip": r"evaluate/features\.py",
-    "onnx": r"export\b.*",
-    "onnxruntime": r"export\b.*",
 }
 """Package of others -> the files that may import it, as a pattern."""
 

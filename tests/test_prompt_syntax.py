@@ -117,3 +117,9 @@ def test_any_text_gives_every_step_one_text(prompt, steps):
     for branch in parse_syntax(prompt, steps).branches:
         covered = [step for s in branch.stages for step in range(s.first, s.last + 1)]
         assert covered == list(range(1, steps + 1))
+
+
+@pytest.mark.parametrize("sign", ["(", "[", "[a|", "((a:b)"])
+def test_thousands_of_open_brackets_are_plain_text(sign):
+    ((branch,),) = (parse_syntax(sign * 3000, 10).branches,)
+    assert [stage.text for stage in branch.stages] == [sign * 3000]

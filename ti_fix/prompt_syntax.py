@@ -78,7 +78,10 @@ def _branch(text: str, steps: int) -> Branch:
 
 
 def _stages(text: str, steps: int) -> tuple[Stage, ...]:
-    parsed = _Parser(text, steps).whole()
+    try:
+        parsed = _Parser(text, steps).whole()
+    except RecursionError:  # hundreds of brackets within each other
+        parsed = None
     if parsed is None:  # brackets that close nothing: the hosts take the text as it is
         return (Stage(first=1, last=steps, text=text),)
     ends = sorted({steps, *(end for part in parsed for end in part.ends(steps))})

@@ -172,3 +172,42 @@ def test_a_prompts_maps_are_drawn_and_told(world, capsys):
         assert image.size == (96, 64)
     assert main([*words[:-3], "--words", "dragon"]) == 2
     assert "'dragon' is not in the prompt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--steps", "0"], "0 is too few"),
+        (["--pictures", "0"], "0 is too few"),
+        (["--width", "-8"], "-8 is too few"),
+        (["--first", "0.5", "--last", "0.5"], "From be below Until"),
+    ],
+)
+def test_maps_of_nothing_are_refused(world, capsys, given, said):
+    assert main(["heatmap", "a red thing", "--model", "m", "--width", "64", "--height", "64", *given]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_prompt_without_a_word_that_means_something(world, capsys):
+    assert main(["heatmap", "of the", "--model", "m"]) == 2
+    assert "name those to follow with --words" in capsys.readouterr().err
+
+
+def test_folders_are_read_as_training_reads_them(tmp_path):
+    Image.new("RGBA", (32, 32)).save(tmp_path / "a.png")
+    Image.new("L", (32, 32), 255).save(tmp_path / "a-masklabel.png")
+    (tmp_path / "a.caption").write_text("un café\nà midi", encoding="utf-16")
+    Image.new("RGB", (32, 32)).save(tmp_path / "a-masked-ball.png")
+    Image.new("RGB", (32, 32)).save(tmp_path / "b.tif")
+    ball, picture, other = judging.pictures_in(tmp_path)
+    assert (ball.name, picture.name, other.name) == ("a-masked-ball.png", "a.png", "b.tif")
+    assert judging.opened(picture).getpixel((0, 0)) == (255, 255, 255)  # what is transparent is drawn on white
+    assert judging.mask_beside(picture).mode == "L" and judging.mask_beside(ball) is None
+    assert (judging.caption_of(picture), judging.caption_of(ball)) == ("un café à midi", "")
+
+
+def test_a_picture_that_ends_too_early_is_told_and_no_fault(world, capsys):
+    whole = (world / "photos" / "1.png").read_bytes()
+    (world / "photos" / "1.png").write_bytes(whole[:25] + b"\0" * 20 + whole[45:])
+    assert main(["evaluate", "--dataset", "photos"]) == 2
+    assert "1.png cannot be read" in capsys.readouterr().err

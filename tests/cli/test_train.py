@@ -176,16 +176,19 @@ def test_check_looks_and_does_not_train(arguments, tmp_path, capsys):
 
 
 def test_tuned_settings_are_told_and_trained_with(arguments, monkeypatch, capsys):
-    def trials(config, model, data):
+    def trials(config, model, data, *, fit):
         yield TrialEvent(question="rate", changes={"learning_rate": "0.1"}, loss=0.5, done=1, total=2)
         yield TrialEvent(question="rate", changes={"learning_rate": "9"}, loss=None, done=2, total=2, reason="No.")
-        changes = {"learning_rate": "0.1", "rate_unit": "rms"}
+        changes = {"learning_rate": "0.1", "learning_rate_g": "", "rate_unit": "rms"}
         yield TunedEvent(config=replace(config, **changes), changes=changes, loss=0.5)
 
     monkeypatch.setattr(command, "tune", trials)
     assert command.run(parse(*arguments, "--tune")) == 0
     said = capsys.readouterr().err
-    assert "trial 2/2, learning_rate 9: No." in said and "found: --learning-rate 0.1 --rate-unit rms" in said
+    assert (
+        "trial 2/2, learning_rate 9: No." in said
+        and "found: --learning-rate 0.1 --learning-rate-g '' --rate-unit rms" in said
+    )
     assert "= 0.1 x the RMS" in said
 
 

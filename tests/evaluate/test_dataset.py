@@ -57,6 +57,19 @@ def test_robust_deviations():
     assert robust_z(values)[5].isnan() and robust_z(torch.tensor([float("nan")])).isnan().all()
 
 
+def test_pictures_are_taken_one_at_a_time():
+    taken = []
+
+    def pictures():
+        for i in range(3):
+            taken.append(i)
+            yield flat(COLOURS["red"], i)
+
+    events = look(["a", "b", "c"], pictures(), ["", "", ""], Judge())
+    seen = [(next(events).done, len(taken)) for _ in range(3)]
+    assert seen == [(0, 1), (1, 2), (2, 3)]
+
+
 def test_a_set_has_two_pictures():
     with pytest.raises(WrongUse, match="at least two"):
         list(look(["a"], [flat(COLOURS["red"])], [""], Judge()))

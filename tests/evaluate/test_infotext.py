@@ -29,6 +29,9 @@ def test_prompt_and_settings_are_taken_apart():
         ("a cat\nSteps: 4, CFG scale: 7", "a cat", "", {"steps": 4, "cfg_scale": 7.0}),
         ("Negative prompt: x\nSteps: 4", "", "x", {"steps": 4}),
         ("a\nSteps: many", "a Steps: many", "", {}),
+        ("a\nSteps: 20.5, CFG scale: 7, Size: 64x64", "a", "", {"cfg_scale": 7.0, "width": 64, "height": 64}),
+        ("a\nSteps: 20, CFG scale: 1.2.3", "a", "", {"steps": 20}),
+        (f"a\nSteps: {'9' * 5000}, CFG scale: 7", "a", "", {"cfg_scale": 7.0}),
     ],
 )
 def test_parts_that_are_missing(text, prompt, negative, settings):

@@ -10,7 +10,7 @@ from diffusers.models.attention_processor import AttnProcessor
 from torch import nn
 
 from tests.heatmap.making import PROMPT, host, record, request, wanted
-from ti_fix.errors import TiFixError
+from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.heatmap import MapSettings, Recorder, Wanted, facts_of, iou, pointing
 from ti_fix.heatmap.capture import _grid, _repeats
 
@@ -118,8 +118,7 @@ def test_a_second_pass_has_maps_of_its_own():
     small, large = request(), request(width=128, height=96)
     with Recorder(made.model().unet) as recorder:
         for each in (small, large):
-            recorder.begin_pass()
-            recorder.expect(wanted(made.model(), [each], WORDS))
+            recorder.expect(wanted(made.model(), [each], WORDS), 0)
             made.generate(each)
     assert [(m.width, m.height) for m in recorder.maps()] == [(8, 8), (16, 12)]
     _, (alone,) = record([large], WORDS)
@@ -163,6 +162,15 @@ def test_layers_and_steps_can_be_chosen():
     halves = [record(requests, WORDS, MapSettings(first=a, last=b))[1][0] for a, b in ((0, 0.5), (0.5, 1))]
     assert [half.steps for half in halves] == [2, 2]
     assert torch.allclose((halves[0].maps + halves[1].maps) / 2, every.maps, atol=1e-6)
+    _, (late,) = record(requests, WORDS, MapSettings(first=0.9))
+    assert late.steps == 1  # the one that lies in it partly
+    with pytest.raises(WrongUse, match="below Until"):
+        record(requests, WORDS, MapSettings(first=0.5, last=0.5))
+
+
+def test_a_picture_without_any_of_the_words_is_made_all_the_same():
+    pictures, found = record([request()], ())
+    assert len(pictures) == 1 and found == []
 
 
 def test_one_encoder_alone():

@@ -163,6 +163,17 @@ def test_a_preview_sees_the_vectors_and_later_pictures_do_not(both):
     assert np.array_equal(np.asarray(host.generate(REQUEST)), plain), "the prompt cache must forget the vectors"
 
 
+def test_after_a_switch_of_the_model_no_picture_is_made_without_the_vectors(both):
+    """They would stand in the encoders of the model before."""
+    webui, host = both
+    host.generate(REQUEST)
+    webui.switch("sdxl", checkpoint="another")
+    with pytest.raises(TiFixError, match="another model meanwhile"):
+        host.generate(REQUEST)
+    host.model()
+    assert host.generate(REQUEST).size == (64, 64)
+
+
 def test_the_queue_is_taken_once_and_shown_as_a_job(both):
     webui, host = both
     state = webui.modules["modules.shared"].state

@@ -149,6 +149,13 @@ def test_every_family_on_every_model(made_for: str, wanted: str) -> None:
     assert repair(found, family=FAMILIES[wanted]).verdict == FITS[made_for][wanted]
 
 
+def test_what_is_of_no_known_family_is_told_in_plain_words() -> None:
+    (finding,) = repair(embedding(None, None, t5=vectors(2, 4096)), family=SDXL).findings
+    assert finding.code == "wrong-family"
+    assert "made for another kind of model (t5 4096 wide)" in finding.message
+    assert finding.message.endswith("Load a model with these text encoders to use it.")
+
+
 def small_vocabulary() -> Vocabulary:
     tables = {"clip_l": vectors(50, 768, seed=1), "clip_g": vectors(50, 1280, seed=2)}
     return Vocabulary(tables=tables, tokenize=lambda text: [7] if text == "," else [1])

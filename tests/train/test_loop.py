@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.hosts.tiny_models import clip_tokenizer, sdxl_pipeline, tiny_sdxl
-from tests.train.making import TRIGGER, codes, config, done, image, losses, model, pictures, run, said, same
+from tests.train.making import TRIGGER, codes, config, done, image, losses, model, pictures, run, said, same, sd15
 from ti_fix.embedding import Embedding
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.formats.write import write
@@ -23,8 +23,9 @@ from ti_fix.train import CheckpointEvent, StepEvent, ValidationEvent, from_image
 from ti_fix.train.checkpoint import Files
 from ti_fix.train.engine import Outcome
 from ti_fix.train.monitor import nearest_words, order_probe, watch_gradient
+from ti_fix.train.optimise import optimiser
 from ti_fix.train.pictures import to_pixels
-from ti_fix.train.state import Numbers
+from ti_fix.train.state import Numbers, from_bytes
 
 SIZES = Sizes(original=(64, 64), target=(64, 64))
 
@@ -91,10 +92,10 @@ def test_diffusers_own_loader_takes_the_file(tmp_path):
 # resume
 
 
-@pytest.mark.parametrize("optimiser", ["adamw", "direction"])
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, optimiser):
+@pytest.mark.parametrize("kind", ["adamw", "direction"])
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, kind):
     settings = config(
-        steps=6, optimiser=optimiser, validate_every=2, drop_tags=0.3, shuffle_tags=True, template="[name], a, b, c"
+        steps=6, optimiser=kind, validate_every=2, drop_tags=0.3, shuffle_tags=True, template="[name], a, b, c"
     )
     whole = run(settings)
     stopped = replace(settings, out=str(tmp_path), checkpoint_every=1)
@@ -123,6 +124,24 @@ def test_a_damaged_state_is_refused_and_a_missing_one_begins_anew(tmp_path):
     state.write_bytes(state.read_bytes()[:200])
     with pytest.raises(TiFixError, match="no saved run"):
         run(settings)
+
+
+def test_a_run_of_other_encoders_is_not_gone_on_with(tmp_path):
+    settings = config(out=str(tmp_path), steps=4)
+    run(settings, stop=stop_after(2))
+    with pytest.raises(WrongUse, match=r"clip_g .* takes clip_l .* Load the model of that run"):
+        run(replace(settings, resume=True), on=sd15())
+
+
+@pytest.mark.parametrize("other", ["direction", "prodigy", "adafactor"])
+def test_another_optimiser_goes_on_with_a_memory_of_its_own(tmp_path, other):
+    """Those of the others have shapes and names that it cannot use."""
+    settings = config(out=str(tmp_path), steps=4)
+    run(settings, stop=stop_after(2))
+    events = run(replace(settings, resume=True, optimiser=other))
+    assert "optimiser" in said(events, "resume-changed") and len(losses(events)) == 2
+    kept = from_bytes(Files(settings).state.read_bytes(), optimiser(settings, {}, {}), "here")[0].optimiser.state()
+    assert int(kept["clip_l.count"]) == 2
 
 
 def test_a_killed_run_loses_at_most_the_steps_since_its_last_checkpoint(tmp_path):
@@ -215,6 +234,21 @@ def test_a_nan_is_named_rolled_back_and_the_run_goes_on():
 def test_only_the_picture_with_the_nan_is_blamed():
     message = said(run(config(steps=3, batch_size=2), on=injected(model(), {1})), "not-finite")
     assert message.count("timestep") == 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"self_test": True}, {"validate_every": 1}])
+def test_a_full_card_is_told_wherever_it_is_met(changes):
+    class Full:
+        def __getattr__(self, name):
+            return getattr(model(), name)
+
+        def predict(self, noisy, timesteps, conditioning):
+            if len(noisy) > 1:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+            return model().predict(noisy, timesteps, conditioning)
+
+    with pytest.raises(TiFixError, match="does not suffice for 2 pictures at 64 pixels; lower the batch size"):
+        run(config(**{"validation_timesteps": 2, **changes}), on=Full())
 
 
 def test_nan_for_ever_ends_the_run_with_the_good_vectors_saved(tmp_path):
@@ -329,6 +363,16 @@ def test_nearest_words_of_words_are_themselves():
     vectors = {key: table[ids] for key, table in vocabulary.tables.items()}
     for rows in nearest_words(vectors, vocabulary).values():
         assert [row[0] for row in rows] == ["red", "tower"]
+
+
+def test_words_that_nobody_trained_are_no_neighbours():
+    vocabulary = model().vocabulary()
+    ids = vocabulary.tokenize("red tower")
+    vectors = {key: table[ids] for key, table in vocabulary.tables.items()}
+    trained = torch.ones(len(next(iter(vocabulary.tables.values()))), dtype=torch.bool)
+    trained[ids[0]] = False
+    for rows in nearest_words(vectors, replace(vocabulary, trained=trained)).values():
+        assert "red" not in rows[0] and rows[1][0] == "tower"
 
 
 def test_the_order_probe_is_one_for_words_and_falls_for_vectors_that_drown_them():

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.train.making import config, fingerprint, model, run, said
+from tests.train.making import config, fingerprint, model, pictures, run, said
 from ti_fix.protocols import Conditioning, Sizes
-from ti_fix.train import memory, recompute
+from ti_fix.train import StepEvent, memory, recompute, train
 from ti_fix.train.memory import estimate, of_step, on_meta
 
 SIZE = Sizes(original=(64, 64), target=(64, 64))
 
 
-def pieces(rows):
+def parts(rows):
     loaded = model()
     latents = torch.randn(rows, 4, 8, 8)
     with torch.no_grad():
@@ -43,7 +43,7 @@ def really_kept(loaded, latents, told):
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_what_is_counted_is_what_is_kept(rows):
-    loaded, latents, told = pieces(rows)
+    loaded, latents, told = parts(rows)
     with loaded.trainable():
         found = of_step(loaded, latents, told, checkpointing=False)
         real = really_kept(loaded, latents, told)
@@ -52,7 +52,7 @@ def test_what_is_counted_is_what_is_kept(rows):
 
 
 def test_checkpointing_keeps_less_and_counts_a_block():
-    loaded, latents, told = pieces(2)
+    loaded, latents, told = parts(2)
     with loaded.trainable():
         plain, again = (of_step(loaded, latents, told, checkpointing=setting) for setting in (False, True))
     assert again.block > 0 and again.kept < 0.4 * plain.kept and again.step < plain.step
@@ -68,6 +68,28 @@ def test_the_weights_are_untouched_also_after_an_error():
         estimate(loaded.unet, lambda _: 1 / 0, checkpointing=True)
     assert [id(p) for p in loaded.unet.parameters()] == names and fingerprint(loaded) == before
     assert not any("forward" in module.__dict__ for module in loaded.unet.modules())
+
+
+def test_blocks_that_are_wrapped_already_stay_so():
+    loaded, latents, told = parts(2)
+    with loaded.trainable(), recompute.recomputed(loaded.unet):
+        before = [module.__dict__.get("forward") for module in loaded.unet.modules()]
+        of_step(loaded, latents, told, checkpointing=True)
+        assert [module.__dict__.get("forward") for module in loaded.unet.modules()] == before
+
+
+def test_a_run_of_real_size_is_counted_and_then_checkpointed(monkeypatch):
+    monkeypatch.setattr(recompute, "LARGE", 1)
+    again, original = [], recompute.checkpoint
+
+    def counted(*args, **kwargs):
+        again.append(args[0])
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(recompute, "checkpoint", counted)
+    made = [len(again) for event in train(config(steps=2), model(), pictures()) if isinstance(event, StepEvent)]
+    assert 0 < made[0] < made[1]
+    assert not any("forward" in module.__dict__ for module in model().unet.modules())
 
 
 def test_a_run_of_real_size_tells_it(monkeypatch):

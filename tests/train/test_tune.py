@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 
@@ -10,6 +11,8 @@ from tests.train.making import config, model, pictures
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.train.config import TrainConfig
 from ti_fix.train.tune import RATES, TrialEvent, TunedEvent, ask, best_fixed_loss, tune
+
+module = sys.modules[tune.__module__]
 
 
 def bowl(best_rate, starts):
@@ -67,6 +70,18 @@ def test_failed_trials_are_told_and_passed_over():
 
 def test_a_stop_ends_it_without_an_answer():
     assert not asked(lambda c: 1.0, stop=lambda: True)
+    done = []
+    *_, last = asked(lambda c: done.append(c) or 1.0, stop=lambda: len(done) == 12)
+    assert isinstance(last, TrialEvent) and last.done == last.total
+
+
+def test_a_raw_rate_of_the_second_encoder_is_not_taken_for_one_in_multiples_of_the_rms(monkeypatch):
+    """0.005 of the RMS would teach bigG nothing."""
+    tried = []
+    monkeypatch.setattr(module, "best_fixed_loss", lambda trial, *_: tried.append(trial) or float(trial.learning_rate))
+    *_, end = tune(config(learning_rate_g="0.005"), model(), pictures(1))
+    assert {trial.learning_rate_g for trial in tried} == {""}
+    assert end.config.learning_rate_g == "" == end.changes["learning_rate_g"]
 
 
 def test_real_trials_run_and_write_nothing(tmp_path):

@@ -11,6 +11,7 @@ from PIL import Image
 
 from tests.ui.folders import StandIn, fill, save, vectors
 from ti_fix.embedding import SD15, Vocabulary
+from ti_fix.errors import TiFixError
 from ti_fix.ui import api, convert_desk, convert_handlers
 from ti_fix.ui import desk as desk_module
 from ti_fix.ui.convert_desk import convert_desk_of
@@ -117,8 +118,9 @@ def test_a_running_job_is_found_again_and_can_be_stopped(room, monkeypatch):
     room.working.start("Converting", lambda stop: (each for each in iter(lambda: stop.wait(0.01) or None, True)))
     steps = convert_handlers.opened(room)
     assert next(each for each in steps if each.busy)
+    assert room.desk.busy
     convert_handlers.stop(room)
-    assert "Stopped" in last(steps)["status"]
+    assert "Stopped" in last(steps)["status"] and not room.desk.busy
 
 
 def test_names_and_words_are_escaped(room, tmp_path):
@@ -138,6 +140,9 @@ class Painter:
     def run(self, work):
         return work()
 
+    def model(self):
+        self.asked.clear()
+
     def generate(self, request):
         self.asked.append(request)
         return Image.new("L", (request.width, request.height), 255 if request.embeddings else 0)
@@ -150,6 +155,35 @@ def test_pictures_without_and_with_it_from_the_same_noise(room, host):
     first, second = ([r.seed for r in host.trainer.asked if bool(r.embeddings) == used] for used in (False, True))
     assert first == second and len(set(first)) == 2
     assert {(r.width, r.prompt) for r in host.trainer.asked} == {(64, "a photo of old-xq")}
+
+
+def test_the_loaded_model_works_only_while_no_picture_is_made(room, host, monkeypatch):
+    held = []
+
+    class Lent:
+        def run(self, work):
+            held.append(True)
+            try:
+                return work()
+            finally:
+                held.pop()
+
+        def model(self):
+            return None
+
+    seen = []
+
+    def converted(*_):
+        seen.append(bool(held))
+        raise TiFixError("enough")
+        yield
+
+    host.trainer = Lent()
+    monkeypatch.setattr(convert_desk, "convert", converted)
+    convert(room, method="match")
+    convert(room)
+    half = len(seen) // 2
+    assert half and seen == [True] * half + [False] * half
 
 
 def test_the_bar_says_its_numbers(room):

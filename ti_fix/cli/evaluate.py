@@ -16,7 +16,7 @@ from ti_fix.cli.judging import (
     caption_of,
     dino_of,
     judge_of,
-    mask_of,
+    mask_beside,
     opened,
     pictures_in,
     texts_in,
@@ -145,7 +145,7 @@ def _beside(path: Path, report: Report) -> list[str]:
 
 def _painted(config: EvalConfig, arguments: argparse.Namespace, sides: Sides) -> Iterator[Event]:
     paths = pictures_in(Path(arguments.references)) if arguments.references else []
-    masks = [mask_of(path) for path in paths]
+    masks = [mask_beside(path) for path in paths]
     known = bool(masks) and None not in masks
     material = Material(
         references=[opened(path) for path in paths],
@@ -193,7 +193,7 @@ def _dataset(arguments: argparse.Namespace) -> int:
     names, captions = [path.name for path in paths], [caption_of(path) for path in paths]
     judge = judge_of(arguments)
     report: DatasetReport | None = None
-    for event in look(names, [opened(path) for path in paths], captions, judge):
+    for event in look(names, map(opened, paths), captions, judge):
         if isinstance(event, DatasetEvent):
             report = event.report
     assert report is not None

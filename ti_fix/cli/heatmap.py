@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from ti_fix.cli.output import print_object, show
-from ti_fix.cli.settings import add_settings, given
+from ti_fix.cli.settings import add_settings, count, given
 from ti_fix.cli.sides import usable
 from ti_fix.cli.standalone import add_model_arguments, open_host, widths_of
-from ti_fix.errors import TiFixError
+from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.heatmap import MapSettings, Recorder, Wanted, WordMaps, facts_of, grouped, overlay, places_of, sheet
 from ti_fix.options import validate
 from ti_fix.phrases import content_words, lexicon, phrases
@@ -40,9 +40,9 @@ def register(commands: Any) -> None:
     parser.add_argument("--embeddings", nargs="+", default=[], metavar="FILE", help="embeddings that the prompt calls")
     parser.add_argument("--negative-prompt", default="", metavar="P")
     for name in ("width", "height"):
-        parser.add_argument(f"--{name}", type=int, help="in pixels (default: what the model is made for)")
-    for name, default in (("steps", 20), ("seed", 0), ("pictures", 1)):
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"(default: {default})")
+        parser.add_argument(f"--{name}", type=count, help="in pixels (default: what the model is made for)")
+    for name, kind, default in (("steps", count, 20), ("seed", int, 0), ("pictures", count, 1)):
+        parser.add_argument(f"--{name}", type=kind, default=default, help=f"(default: {default})")
     parser.add_argument("--cfg-scale", type=float, default=7.0, help="(default: 7)")
     parser.add_argument("--groups", action="store_true", help="also a map for colour, object, scene, style, action")
     parser.add_argument("--own-groups", nargs="+", default=[], metavar="G=A,B", help="words of your own for a group")
@@ -65,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     rows = {e.name: e.num_vectors for e in embeddings}
     words = [word.strip() for word in arguments.words.split(",") if word.strip()]
     words = words or [*rows, *(w for w in content_words(arguments.prompt) if w not in {r.lower() for r in rows})]
+    if not words:
+        raise WrongUse("no word of the prompt means something by itself; name those to follow with --words.")
     places = places_of(arguments.prompt, words, rows)
     context = context_of(model, requests[0], {e.name: e.vectors for e in map(fit, embeddings)})
     split = model.vocabulary().tables["clip_l"].shape[1]

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
 from ti_fix.cli.standalone import device_of
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.evaluate import Backbone, PictureJudge, dino_from_file, from_file, from_state, interrogator_file, named
 from ti_fix.evaluate.features import OFFERS
+from ti_fix.train.captions import decode_text, one_line
+from ti_fix.train.dataset import caption_beside, is_picture, mask_of
+from ti_fix.train.pictures import ENDINGS, open_mask, open_picture
 
-PICTURES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
 SMALL_JUDGE = "small"
 
 
@@ -80,35 +82,31 @@ def pictures_in(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise WrongUse(f"{folder} is no folder; give one with pictures in it.")
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES and "-mask" not in path.stem)
+    found = sorted(filter(is_picture, folder.iterdir()))
     if not found:
-        raise WrongUse(f"{folder} holds no picture ({', '.join(sorted(PICTURES))}).")
+        raise WrongUse(f"{folder} holds no picture ({', '.join(sorted(ENDINGS))}).")
     return found
 
 
 def opened(path: Path) -> Image.Image:
-    """A picture, upright.
+    """A picture, upright and RGB, as training reads it.
 
     Raises:
-        WrongUse: it cannot be read.
+        UnusablePicture: it cannot be read, or is too small.
     """
-    try:
-        with Image.open(path) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise WrongUse(f"{path} cannot be read as a picture ({error}); take it out of the folder.") from None
+    return open_picture(path).image
 
 
-def mask_of(path: Path) -> Image.Image | None:
-    """``NAME-mask.png`` beside a picture: white where its subject is."""
-    beside = path.with_name(f"{path.stem}-mask.png")
-    return opened(beside).convert("L") if beside.is_file() else None
+def mask_beside(path: Path) -> Image.Image | None:
+    """The mask beside a picture: white where its subject is."""
+    found = mask_of(path)
+    return open_mask(found) if found else None
 
 
 def caption_of(path: Path) -> str:
-    """The text file beside a picture, empty without one."""
-    beside = path.with_suffix(".txt")
-    return beside.read_text(encoding="utf-8", errors="replace").strip() if beside.is_file() else ""
+    """The caption beside a picture, empty without one."""
+    found = caption_beside(path)
+    return one_line(found[1].text) if found else ""
 
 
 def texts_in(given: Sequence[str]) -> list[str]:
@@ -117,7 +115,7 @@ def texts_in(given: Sequence[str]) -> list[str]:
     for each in given:
         path = Path(each)
         if path.suffix == ".txt" and path.is_file():
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = decode_text(path.read_bytes()).text.splitlines()
             found += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
         else:
             found.append(each)

@@ -9,6 +9,14 @@ from typing import Any, get_args, get_type_hints
 from ti_fix.options import options
 
 
+def count(text: str) -> int:
+    """The value of an argument that is a whole number from 1 on; for `argparse`."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is too few; give 1 or more")
+    return number
+
+
 def add_settings(group: Any, kind: type, by_model: Collection[str] = ()) -> None:
     """An argument for each setting; what is not given is absent.
 

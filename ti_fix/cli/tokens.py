@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ti_fix.cli.output import existing, print_object, show
+from ti_fix.cli.settings import count
 
 if TYPE_CHECKING:  # PyTorch takes seconds to import, and --help needs none of it
     from ti_fix.align.tokens import EncoderView, Token, TokenView
@@ -35,7 +36,7 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--for", dest="family", type=_family, choices=("sdxl", "sd15"), default="sdxl", help="without --model (sdxl)"
     )
-    parser.add_argument("--steps", type=int, default=20, metavar="N", help="for [from:to:when] and [a|b] (20)")
+    parser.add_argument("--steps", type=count, default=20, metavar="N", help="for [from:to:when] and [a|b] (20)")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     parser.set_defaults(run=run)
 
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         model = published_model(FAMILIES[arguments.family])
     embeddings = _embeddings(model, arguments.embeddings)
-    found = view(model, arguments.prompt, embeddings, steps=max(1, arguments.steps))
+    found = view(model, arguments.prompt, embeddings, steps=arguments.steps)
     if arguments.json:
         print_object(found.as_dict())
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Iterable
@@ -96,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check:
         return _check(look(config, host.model(), data, fit=widths.fit, judge=judge))
     if arguments.tune:
-        config = _tuned(config, host.model(), data)
+        config = _tuned(config, host.model(), data, widths.fit)
     events = train(
         config,
         host.model(),
@@ -128,11 +129,13 @@ def _wrong_with(model: Any) -> list[Finding]:
     return [finding for finding in align(model.text_model()).findings if finding.severity != "note"]
 
 
-def _tuned(config: TrainConfig, model: Any, data: Any) -> TrainConfig:
+def _tuned(config: TrainConfig, model: Any, data: Any, fit: Any) -> TrainConfig:
     """The settings that short runs find; each trial is told."""
-    for event in tune(config, model, data):
+    for event in tune(config, model, data, fit=fit):
         if isinstance(event, TunedEvent):
-            found = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in event.changes.items())
+            found = " ".join(
+                f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in event.changes.items()
+            )
             show(f"found: {found}")
             return event.config
         tried = ", ".join(f"{name} {value}" for name, value in event.changes.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -97,24 +97,24 @@ class DatasetEvent:
 
 
 def look(
-    names: Sequence[str], pictures: Sequence[Any], captions: Sequence[str], judge: Backbone
+    names: Sequence[str], pictures: Iterable[Any], captions: Sequence[str], judge: Backbone
 ) -> Iterator[LookEvent | DatasetEvent]:
     """Look through a set of at least two pictures.
 
     Args:
         names: of the pictures, each once.
-        pictures: PIL pictures.
+        pictures: PIL pictures, as many; taken one by one, so that a large set need not be in memory at once.
         captions: one a picture; empty where there is none.
         judge: of pictures and texts.
 
     Raises:
         WrongUse: fewer than two pictures.
     """
-    if len(pictures) < 2:
+    if len(names) < 2:
         raise WrongUse("A set has at least two pictures; give a folder with more.")
     features, small = [], []
     for number, picture in enumerate(pictures):
-        yield LookEvent(done=number, total=len(pictures))
+        yield LookEvent(done=number, total=len(names))
         features.append(judge.pictures([picture])[0])
         small.append(thumbnail(picture))
     yield DatasetEvent(report=judged(names, torch.stack(features), torch.stack(small), captions, judge))

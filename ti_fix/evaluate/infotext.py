@@ -22,11 +22,11 @@ NEGATIVE = "Negative prompt:"
 NETWORK = re.compile(r"<\w+:[^<>]*>")
 """``<lora:name:1>``: a network is no part of what an evaluation compares."""
 
-SETTINGS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "Steps": ("steps", int),
-    "CFG scale": ("cfg_scale", float),
+SETTINGS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
+    "Steps": ("steps", r"\d{1,9}", int),
+    "CFG scale": ("cfg_scale", r"\d{1,9}(?:\.\d{1,9})?", float),
 }
-"""Name in the text -> name of the setting, and its type."""
+"""Name in the text -> name of the setting, how its value is written, and its type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +88,9 @@ def _one_line(text: str) -> str:
 
 def _settings(line: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, (setting, kind) in SETTINGS.items():
-        if match := re.search(rf"(?:^|, ){re.escape(name)}: ([\d.]+)", line):
+    for name, (setting, form, kind) in SETTINGS.items():
+        if match := re.search(rf"(?:^|, ){re.escape(name)}: ({form})\s*(?=,|$)", line):
             found[setting] = kind(match[1])
-    if size := re.search(r"(?:^|, )Size: (\d+)x(\d+)", line):
+    if size := re.search(r"(?:^|, )Size: (\d{1,9})x(\d{1,9})", line):
         found |= {"width": int(size[1]), "height": int(size[2])}
     return found

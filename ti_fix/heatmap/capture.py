@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ti_fix.errors import TiFixError
+from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.options import option
 
 LAYER_CHOICES = ("all", "down", "middle", "up")
@@ -134,11 +134,14 @@ class Recorder:
         split: width of the first encoder's part of the context, where one encoder alone is looked at.
 
     Raises:
+        WrongUse: recording would end before it begins.
         TiFixError: the UNet has no layer to look at.
     """
 
     def __init__(self, unet: Any, settings: MapSettings | None = None, *, steps: int = 0, split: int = 0) -> None:
         self._unet, self._settings, self._split = unet, settings or MapSettings(), split
+        if self._settings.first >= self._settings.last:
+            raise WrongUse("Maps are recorded from a share of the steps until a later one; let From be below Until.")
         self._range = (self._settings.first * steps, self._settings.last * steps) if steps else (0.0, float("inf"))
         self._layers = {
             name: module
@@ -166,10 +169,6 @@ class Recorder:
         """
         self._wanted, self._used = wanted, set()
         self._step = self._step if step is None else step
-
-    def begin_pass(self) -> None:
-        """Count steps from the beginning again, as a second pass does."""
-        self._step, self._used = 0, set()
 
     def __enter__(self) -> Recorder:  # noqa: PYI034 - Self is newer than Python 3.10
         if self._handles:
@@ -211,8 +210,8 @@ class Recorder:
             self._used.clear()
             self._step += 1
         rows = self._recognised(context)
-        if self._range[0] <= self._step < self._range[1]:
-            self._rows = rows
+        if self._range[0] < self._step + 1 and self._step < self._range[1]:  # a step that lies in it partly counts
+            self._rows = [each for each in rows if each[1].places]
 
     def _recognised(self, context: Tensor) -> list[tuple[int, Wanted, int]]:
         """(row, what it is, how often its tokens are repeated) of each row that was announced and not seen yet."""

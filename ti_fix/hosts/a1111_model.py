@@ -135,11 +135,15 @@ class A1111Model:
         """The token tables."""
         return Vocabulary(tables=dict(_tables(self._model)), tokenize=tokenizer.encode)
 
+    def ensure_loaded(self) -> None:
+        """See `LoadedModel`."""
+        if sd_models.model_data.sd_model is not self._model:
+            raise TiFixError("The WebUI has loaded another model meanwhile; start again with that one.")
+
     @contextmanager
     def borrowed(self) -> Iterator[None]:
         """Base weights without LoRAs and hypernetworks, frozen; plain attention; the VAE off the graphics card."""
-        if sd_models.model_data.sd_model is not self._model:
-            raise TiFixError("The WebUI has loaded another model meanwhile; start again with that one.")
+        self.ensure_loaded()
         _without_networks()
         with ExitStack() as stack:
             stack.enter_context(frozen([self.unet, self._stage, self._model.first_stage_model]))

@@ -140,11 +140,15 @@ class ForgeModel:
                 tables[engine.embedding_key] = alias(rows)
         return Vocabulary(tables=tables, tokenize=tokenizer.encode)
 
+    def ensure_loaded(self) -> None:
+        """See `LoadedModel`."""
+        if sd_models.model_data.sd_model is not self._model:
+            raise TiFixError("Forge has loaded another model meanwhile; start again with that one.")
+
     @contextmanager
     def borrowed(self) -> Iterator[None]:
         """Base weights without LoRAs, on the device, as ordinary tensors; plain attention; norms with own inputs."""
-        if sd_models.model_data.sd_model is not self._model:
-            raise TiFixError("Forge has loaded another model meanwhile; start again with that one.")
+        self.ensure_loaded()
         self._place()
         modules = [self._kernel, self._clip.cond_stage_model]
         with ExitStack() as stack:

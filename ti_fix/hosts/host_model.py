@@ -49,6 +49,13 @@ class LoadedModel(Protocol):
     def vocabulary(self) -> Vocabulary:
         """The token tables as ordinary tensors on the same memory."""
 
+    def ensure_loaded(self) -> None:
+        """Nothing, while the host has this model loaded.
+
+        Raises:
+            TiFixError: it has loaded another one meanwhile.
+        """
+
     def borrowed(self) -> AbstractContextManager[None]:
         """While open, base weights are where they work, take part in autograd, and ask for no gradient.
 
@@ -141,6 +148,10 @@ class HostModel:
             self._open -= 1
             if not self._open:
                 self.give_back()
+
+    def ensure_loaded(self) -> None:
+        """See `LoadedModel`."""
+        self._loaded.ensure_loaded()
 
     def give_back(self) -> None:
         """Put everything back as the host knows it; what is needed next is borrowed again."""

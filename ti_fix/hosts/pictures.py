@@ -25,8 +25,9 @@ def generate(model: HostModel, request: ImageRequest, forget_prompts: Callable[[
         forget_prompts: empties the host's prompt caches, whose keys say nothing of the contents of embeddings.
 
     Raises:
-        TiFixError: the user has interrupted it.
+        TiFixError: the user has interrupted it, or has loaded another model.
     """
+    model.ensure_loaded()  # or the embeddings would stand in encoders that are not asked
     model.give_back()
     # newer hosts keep the spacing of the steps apart from the sampler
     spacing = {"scheduler": "Automatic"} if hasattr(processing.StableDiffusionProcessing, "scheduler") else {}

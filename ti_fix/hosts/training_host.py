@@ -53,10 +53,10 @@ class TrainingHost:
         return self._model
 
     def generate(self, request: ImageRequest) -> Any:
-        """One picture as a PIL image; works inside the model's `trainable()` too.
+        """One picture by the model of the last `model()`, as a PIL image; works inside its `trainable()` too.
 
         Raises:
-            TiFixError: the user has interrupted it, or there is no model.
+            TiFixError: the user has interrupted it, there is no model, or another one was loaded meanwhile.
         """
         model = self._model or self.model()
         return self.run(lambda: generate(model, request, self._forget_prompts))

@@ -13,8 +13,6 @@ from ti_fix.repair.defects import Defect, Specimen
 NEAR = 0.707
 """Cosine (45 degrees) above which the nearest word of the vocabulary stands for a vector."""
 
-CONVERT_CODES = frozenset({"needs-conversion"})
-
 
 def is_conversion(embedding: Embedding, family: Family) -> bool:
     """Whether a conversion exists and is needed: SD1.5 under SDXL, and back."""
@@ -59,11 +57,12 @@ def _find_wrong_family(specimen: Specimen) -> Iterable[Finding]:
     widths = ", ".join(f"{key} {ENCODERS[key].width} wide" for key in embedding.vectors)
     made_for = family.title if family else "another kind of model"
     title = target.family.title
+    what = f"a model of its kind ({made_for})" if family else "a model with these text encoders"
     yield Finding(
         code="wrong-family",
         severity="error",
-        message=f"It is made for {made_for} ({widths}); {title} cannot use it, and there is no conversion. Load "
-        f"{'an' if made_for[:1] in 'aeiouS' and made_for.startswith('S') else 'a'} {made_for} model to use it.",
+        message=f"It is made for {made_for} ({widths}); {title} cannot use it, and there is no conversion. Load {what} "
+        "to use it.",
     )
 
 

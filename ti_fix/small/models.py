@@ -21,7 +21,6 @@ from ti_fix.small.packs import part, picture_counts, read_pack, token_table
 from ti_fix.small.vocabulary import BOS, EOS, PAD, VOCABULARY, tokenizer
 
 NAMES = ("sdxl", "sd15", "sdxl-v", "sdxl-twin")
-PICTURE_SIZE = 128
 TIME_IDS = (128, 128, 0, 0, 128, 128)  # original size, crop, target size the models were trained with
 TOWERS: dict[str, dict[str, Any]] = {
     "clip_l": {"hidden_act": "quick_gelu", "num_hidden_layers": 2, "pad_token_id": PAD["clip_l"]},

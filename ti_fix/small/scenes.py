@@ -100,11 +100,6 @@ def hue_distance(a: float, b: float) -> float:
     return abs((a - b + 180) % 360 - 180)
 
 
-def hue_word(hue: float) -> str | None:
-    """The colour word whose band holds this hue, or None for an unnamed hue."""
-    return next((w for w, h in HUES.items() if hue_distance(h, hue) <= HUE_BAND), None)
-
-
 def _polar(radius: NDArray[np.float64], angle: NDArray[np.float64]) -> Points:
     return np.stack([radius * np.sin(angle), -radius * np.cos(angle)], 1)
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
 
-from ti_fix.embedding import VOCABULARY_SIZE
-from ti_fix.tokenizer import BOS, BPE_FILE, EOS
-
-_MERGES = VOCABULARY_SIZE - 2 * 256 - 2  # every token but single bytes, bytes that end a word, start and end
+from ti_fix.tokenizer import BOS, EOS, published
 
 
 def write_tokenizer(tokenizer: Any, folder: Path) -> list[Path]:
@@ -21,13 +17,11 @@ def write_tokenizer(tokenizer: Any, folder: Path) -> list[Path]:
         folder: where; made if it is not there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with gzip.open(BPE_FILE, "rt", encoding="utf-8") as lines:
-        merges = lines.read().split("\n")[1 : _MERGES + 1]
     special = {"bos_token": BOS, "eos_token": EOS, "unk_token": EOS, "pad_token": tokenizer.pad_token}
     settings = {**special, "model_max_length": 77, "do_lower_case": True, "tokenizer_class": "CLIPTokenizer"}
     contents = {
         "vocab.json": json.dumps(tokenizer.get_vocab(), ensure_ascii=False),
-        "merges.txt": "\n".join(["#version: 0.2", *merges, ""]),
+        "merges.txt": "\n".join(["#version: 0.2", *map(" ".join, published().ranks), ""]),
         "tokenizer_config.json": json.dumps(settings, indent=2),
         "special_tokens_map.json": json.dumps(special, indent=2),
     }

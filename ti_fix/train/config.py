@@ -302,10 +302,10 @@ def _has_stages(config: TrainConfig) -> bool:
 
 
 def from_mapping(values: Mapping[str, Any], *, where: str = "the settings") -> TrainConfig:
-    """Settings from a parsed file or request; unknown names are refused.
+    """Settings from a parsed file or request; unknown names are refused. Ranges are `check`'s matter.
 
     Raises:
-        WrongUse: an unknown name, a wrong type, or a value out of range.
+        WrongUse: an unknown name or a wrong type.
     """
     types = get_type_hints(TrainConfig)
     known = {field.name for field, _ in options(TrainConfig)}

@@ -88,11 +88,10 @@ def gather(config: TrainConfig) -> Dataset:
     notes = _Notes()
     for entry in config.folders:
         folder, repeats = _folder(entry)
-        files = [path for path in _files(folder) if not path.name.lower().endswith(_MASK_ENDINGS)]
+        files = [path for path in _files(folder) if not _is_mask(path)]
         notes.add_others(folder, files)
-        for path in files:
-            if path.suffix.lower() in ENDINGS:
-                samples += _sample(path, repeats, config, notes)
+        for path in filter(is_picture, files):
+            samples += _sample(path, repeats, config, notes)
     if not samples:
         where = ", ".join(config.folders)
         notes.add("error", "no-pictures", f"There are no usable images in {where}; give a folder with pictures.")
@@ -178,7 +177,16 @@ def pictures_in(folders: Sequence[str]) -> list[Path]:
         WrongUse: a folder does not exist.
     """
     files = (path for entry in folders for path in _files(_folder(entry)[0]))
-    return [p for p in files if p.suffix.lower() in ENDINGS and not p.name.lower().endswith(_MASK_ENDINGS)]
+    return list(filter(is_picture, files))
+
+
+def is_picture(path: Path) -> bool:
+    """Whether a file is a picture to learn from, by its name: masks are none."""
+    return path.suffix.lower() in ENDINGS and not _is_mask(path)
+
+
+def _is_mask(path: Path) -> bool:
+    return path.name.lower().endswith(_MASK_ENDINGS)
 
 
 def caption_or_name(sample: Sample) -> str:

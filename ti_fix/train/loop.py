@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -87,12 +87,13 @@ def train(  # noqa: PLR0913 - the parts of a run, each handed in
     work = yield from _planned(config, model, samples, about, judge)
     start = start_vectors(config, model.vocabulary(), model.family, about, fit)
     recompute = recomputed(model.unet) if wanted(config.checkpointing, model.unet) else nullcontext()
-    with model.trainable(), recompute:
+    with model.trainable(), _memory_told(config):
         run = _Run(config, model, samples, work, start, about, generate, publish)
-        yield from run.prepare()
-        yield from run.begin()
-        yield from run.steps(stop, save)
-        yield from run.finish()
+        yield from run.prepare()  # counts the memory of blocks as they are, so they are wrapped afterwards
+        with recompute:
+            yield from run.begin()
+            yield from run.steps(stop, save)
+            yield from run.finish()
 
 
 def look(
@@ -111,7 +112,7 @@ def look(
     about = statistics(model.vocabulary())
     work = yield from _planned(config, model, samples, about, judge)
     start = start_vectors(config, model.vocabulary(), model.family, about, fit)
-    with model.trainable():
+    with model.trainable(), _memory_told(config):
         run = _Run(replace(config, out="", cache="memory"), model, samples, work, start, about, None, fit)
         yield from run.prepare()
 
@@ -128,6 +129,15 @@ def _planned(
     if errors:
         raise WrongUse(" ".join(finding.message for finding in errors))
     return work
+
+
+@contextmanager
+def _memory_told(config: TrainConfig) -> Iterator[None]:
+    """Say what to do when the card is full: it is met in the self-test as well as in a step."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError:
+        raise out_of_memory(config) from None
 
 
 class _Run:
@@ -192,7 +202,11 @@ class _Run:
         if not files.state.exists():
             yield monitor.event(0, "note", "nothing-to-resume", f"{files.state} does not exist; a new run begins.")
             return
-        self._state, saved = from_bytes(files.state.read_bytes(), self._state.optimiser, str(files.state))
+        new, kind = self._state, self._config.optimiser
+        self._state, saved = from_bytes(files.state.read_bytes(), new.optimiser, str(files.state))
+        _refuse_other_encoders(self._state.vectors, new.vectors, files.state)
+        if saved.get("optimiser") != kind:  # another one's memory means nothing to it
+            self._state.optimiser.load_state({})
         self._good = self._snapshot()
         changed = differences(self._config, saved)
         if changed:
@@ -229,10 +243,7 @@ class _Run:
 
     def _step(self) -> Iterator[Event]:
         numbers = self._state.numbers
-        try:
-            outcome = self._engine.step(self._state)
-        except torch.cuda.OutOfMemoryError:
-            raise out_of_memory(self._config) from None
+        outcome = self._engine.step(self._state)
         numbers.step += 1
         if not outcome.updated:
             yield self._failed(outcome)
@@ -325,6 +336,19 @@ class _Run:
 
     def _header(self, step: int) -> dict[str, str]:
         return header(self._config, step, len(self._names), self._engine.objective.prediction)
+
+
+def _refuse_other_encoders(saved: Mapping[str, Tensor], model: Mapping[str, Tensor], where: Path) -> None:
+    """A run can only go on with the encoders that it has vectors for."""
+    has, takes = ({key: block.shape[1] for key, block in each.items()} for each in (saved, model))
+    if has != takes:
+        told, wanted = (
+            ", ".join(f"{key} {width} wide" for key, width in sorted(each.items())) for each in (has, takes)
+        )
+        raise WrongUse(
+            f"{where} holds vectors for {told}; the loaded model takes {wanted}. Load the model of that run, or start "
+            "without resume."
+        )
 
 
 def _due(step: int, every: int) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ti_fix.protocols import Conditioning, DiffusionModel
-from ti_fix.train.recompute import BLOCKS, recomputed
+from ti_fix.train.recompute import around_blocks, recomputed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,6 @@ def _kept(unet: nn.Module, call: Callable[[], Any]) -> tuple[int, int]:
 def _largest_block(unet: nn.Module, call: Callable[[], Any]) -> tuple[int, int]:
     """The most that one block keeps beside its input, and its largest tensor; the whole UNet runs for it."""
     largest = 0, 0
-    blocks = [module for module in unet.modules() if type(module).__name__ in BLOCKS]
 
     def counted(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -143,14 +142,8 @@ def _largest_block(unet: nn.Module, call: Callable[[], Any]) -> tuple[int, int]:
 
         return run
 
-    try:
-        for module in blocks:
-            module.forward = counted(module, module.forward)
-        with torch.enable_grad():
-            call()
-    finally:
-        for module in blocks:
-            module.__dict__.pop("forward", None)
+    with around_blocks(unet, counted), torch.enable_grad():
+        call()
     return largest
 
 

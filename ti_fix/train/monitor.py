@@ -153,7 +153,7 @@ def watch_progress(numbers: Numbers, steps: int) -> Iterator[FindingEvent]:
 
 
 def nearest_words(vectors: Mapping[str, Tensor], vocabulary: Vocabulary, count: int = 3) -> dict[str, list[list[str]]]:
-    """Encoder key -> for each vector the words of the vocabulary with the highest cosine.
+    """Encoder key -> for each vector the trained words of the vocabulary with the highest cosine.
 
     Tables are read in pieces, so nothing of their size is copied.
     """
@@ -168,6 +168,8 @@ def nearest_words(vectors: Mapping[str, Tensor], vocabulary: Vocabulary, count: 
             ],
             dim=1,
         )
+        if vocabulary.trained is not None:
+            scores[:, ~vocabulary.trained[: scores.shape[1]].cpu()] = -1.0
         found[key] = [[decode([i]) for i in row] for row in scores.topk(count, dim=1).indices.tolist()]
     return found
 

@@ -68,7 +68,9 @@ def open_picture(
     rgb, transparency = _flattened(upright, background)
     weight = transparency if alpha == "weight" else None
     if mask is not None:
-        weight = _multiplied(weight, _mask(mask, rgb.size))
+        found = open_mask(mask)
+        found = found if found.size == rgb.size else found.resize(rgb.size, Image.Resampling.BOX)
+        weight = _multiplied(weight, found)
     return Picture(image=rgb, weight=weight, notes=tuple(_notes(upright, transparency, turned, frames)))
 
 
@@ -118,13 +120,18 @@ def colour(text: str) -> tuple[int, int, int]:
         raise WrongUse(f"Background {text!r} is no colour; write a name such as white, or #rrggbb.") from None
 
 
-def _mask(path: Path, size: tuple[int, int]) -> Image.Image:
+def open_mask(path: Path) -> Image.Image:
+    """Read a mask: upright, mode L, as large as it is.
+
+    Raises:
+        UnusablePicture: it cannot be read.
+    """
     try:
         with Image.open(path) as image:
-            mask = ImageOps.exif_transpose(image).convert("L")
+            mask: Image.Image = ImageOps.exif_transpose(image).convert("L")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UnusablePicture(f"The mask {path.name} cannot be read ({error}); save it again or remove it.") from None
-    return mask if mask.size == size else mask.resize(size, Image.Resampling.BOX)
+    return mask
 
 
 def _multiplied(one: Image.Image | None, other: Image.Image) -> Image.Image:

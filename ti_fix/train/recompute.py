@@ -7,7 +7,7 @@ after it has been used, and a block computed again from a changed input gives a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,11 +33,21 @@ def wanted(setting: str, unet: Any) -> bool:
 @contextmanager
 def recomputed(unet: Any) -> Iterator[int]:
     """While open, blocks are computed again in the backward pass; yields how many there are."""
+    with around_blocks(unet, lambda _module, forward: _checkpointed(forward)) as count:
+        yield count
+
+
+@contextmanager
+def around_blocks(unet: Any, wrap: Callable[[Any, Any], Any]) -> Iterator[int]:
+    """While open, ``wrap(module, forward)`` stands in for each block's forward function; yields how many there are.
+
+    May be opened within itself: what stood there before comes back.
+    """
     blocks = [module for module in unet.modules() if type(module).__name__ in BLOCKS]
     before = [module.__dict__.get("forward") for module in blocks]
     try:
         for module in blocks:
-            module.forward = _checkpointed(module.forward)
+            module.forward = wrap(module, module.forward)
         yield len(blocks)
     finally:
         for module, own in zip(blocks, before, strict=True):

@@ -15,7 +15,7 @@ from ti_fix.protocols import DiffusionModel
 from ti_fix.train.config import TrainConfig
 from ti_fix.train.dataset import Dataset
 from ti_fix.train.events import ValidationEvent
-from ti_fix.train.loop import train
+from ti_fix.train.loop import Convert, train
 
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 """First rates, in multiples of the vocabulary's RMS: from hardly moving to a word's length a step."""
@@ -72,6 +72,7 @@ def tune(
     steps: int = 60,
     fine_steps: int = 150,
     stop: Callable[[], bool] = lambda: False,
+    fit: Convert = lambda embedding: embedding,
 ) -> Iterator[TrialEvent | TunedEvent]:
     """Try rates, then starts, then rates around the best one.
 
@@ -82,6 +83,7 @@ def tune(
         steps: of each trial of the first two questions.
         fine_steps: of each trial of the last one.
         stop: asked before each trial and each step.
+        fit: brings a start file to the model's widths.
 
     Yields:
         One `TrialEvent` a trial and a `TunedEvent` at the end, unless it was stopped.
@@ -91,19 +93,32 @@ def tune(
     """
 
     def loss(trial: TrainConfig) -> float:
-        return best_fixed_loss(trial, model, samples, stop)
+        return best_fixed_loss(trial, model, samples, stop, fit)
 
-    base = replace(config, out="", resume=False, preview_every=0, rate_unit="rms", schedule="constant", patience=0)
+    base = replace(
+        config,
+        out="",
+        resume=False,
+        preview_every=0,
+        rate_unit="rms",
+        learning_rate_g="",  # one rate is asked for, in multiples of each encoder's own RMS
+        schedule="constant",
+        patience=0,
+    )
     yield from ask(config, base, loss, steps=steps, fine_steps=fine_steps, stop=stop)
 
 
 def best_fixed_loss(
-    config: TrainConfig, model: DiffusionModel, samples: Dataset, stop: Callable[[], bool] = lambda: False
+    config: TrainConfig,
+    model: DiffusionModel,
+    samples: Dataset,
+    stop: Callable[[], bool] = lambda: False,
+    fit: Convert = lambda embedding: embedding,
 ) -> float:
     """Train and give the smallest fixed loss after the first step."""
     found = [
         event.loss
-        for event in train(config, model, samples, stop=stop)
+        for event in train(config, model, samples, stop=stop, fit=fit)
         if isinstance(event, ValidationEvent) and event.step > 0
     ]
     if not found:
@@ -140,7 +155,9 @@ def ask(
                 best_loss, best = found, {**best, **changes}
         if not best:
             raise WrongUse("No trial succeeded; see their reasons.")
-    changes = {**best, "rate_unit": "rms"}
+        if stop():
+            return
+    changes = {**best, "rate_unit": "rms", **({"learning_rate_g": ""} if config.learning_rate_g else {})}
     yield TunedEvent(config=replace(config, **changes), changes=changes, loss=best_loss)
 
 

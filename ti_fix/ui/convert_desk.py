@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ti_fix.convert import MATCH, Conversion, ConvertConfig, Converter, Target, convert
 from ti_fix.embedding import CLIP_G, CLIP_L, SD15, SDXL, Embedding, Family, Vocabulary
@@ -22,6 +22,8 @@ from ti_fix.ui.convert_pictures import Pictures, draw
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.library import Entry
 from ti_fix.ui.progress import Outcome
+
+T = TypeVar("T")
 
 CACHE = Path(__file__).resolve().parents[2] / "cache"
 """What was learned of checkpoints, beside the extension's code; the load hook uses the same folder."""
@@ -66,6 +68,7 @@ class ConvertDesk:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
         self.working = Job()
+        desk.jobs.append(self.working)
 
     @property
     def family(self) -> Family:
@@ -92,7 +95,7 @@ class ConvertDesk:
             config: how.
             stop: looked at between two embeddings.
             writing: how the folders are held while a file is written; None writes nothing.
-            drawn: make test pictures too; only where the program lends its model.
+            drawn: make test pictures too.
         """
         while self.desk.host.loading() and not stop.wait(progress.WATCH):
             yield Progress(done=0, total=len(entries), note="The model is being loaded.")
@@ -138,7 +141,8 @@ class ConvertDesk:
         try:
             judged = self.desk.library.load(entry)
             before = _before(judged)
-            *_, last = convert(self.desk.host.fit(before), target, config, stop.is_set)
+            source = self.desk.host.fit(before)
+            *_, last = self._undisturbed(config, lambda: list(convert(source, target, config, stop.is_set)))
             assert isinstance(last, Conversion)
             last = replace(last, embedding=self.desk.host.publish(last.embedding))
             path = self._write(last.embedding, target.family, writing) if writing else None
@@ -146,6 +150,10 @@ class ConvertDesk:
             return Converted(name=entry.trigger, problem=str(error))
         words = _words(self.desk.host.fit(last.embedding), vocabulary)
         return Converted(name=entry.trigger, before=before, conversion=last, words=words, path=path)
+
+    def _undisturbed(self, config: ConvertConfig, work: Callable[[], T]) -> T:
+        """Do work while no picture is made, where the loaded model takes part in it."""
+        return self.desk.host.training_host().run(work) if config.method == MATCH else work()
 
     def _write(self, embedding: Embedding, family: Family, writing: Writing) -> Path:
         named = replace(embedding, name=file_name(embedding.name + ENDINGS[family.name]), aliases=())

@@ -23,6 +23,7 @@ Pictures = Sequence[tuple[str, str]]
 def draw(host: Host, embedding: Embedding, side: int) -> Pictures:
     """Two pictures without and two with the embedding, from the same noise; squares of `side` pixels."""
     made = []
+    host.model()  # that is loaded now
     for said, used in (("without", ()), ("with", (embedding,))):
         for seed in SEEDS:
             request = ImageRequest(

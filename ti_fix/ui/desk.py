@@ -28,6 +28,9 @@ class Desk:
 
     Args:
         host: the program that the pages live in.
+
+    Attributes:
+        jobs: all that may run, but for reading the folders.
     """
 
     def __init__(self, host: PageHost) -> None:
@@ -37,6 +40,7 @@ class Desk:
         self.working = Job()
         self.checking = Job()
         self.training = TrainDesk(host)
+        self.jobs = [self.working, self.checking, self.training.job, self.training.checking, self.training.captioning]
         self.undoable: tuple[Replaced, ...] = ()
         self._writing = threading.Lock()
         self._carriers: dict[str, Path] = {}
@@ -49,8 +53,8 @@ class Desk:
 
     @property
     def busy(self) -> bool:
-        """Whether something runs that must not be cut off."""
-        return self.working.state.active or self.training.job.state.active
+        """Whether something runs that must not be cut off; pages add jobs of their own to `jobs`."""
+        return any(job.state.active for job in self.jobs)
 
     @property
     def output_folder(self) -> Path:

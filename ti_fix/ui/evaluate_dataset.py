@@ -12,8 +12,9 @@ from ti_fix.evaluate.dataset import DatasetEvent, LookEvent, look
 from ti_fix.jobs import Progress
 from ti_fix.train.captions import one_line
 from ti_fix.train.dataset import CAPTION_ENDINGS, caption_beside, pictures_in
+from ti_fix.train.pictures import open_picture
 from ti_fix.ui.desk import Desk
-from ti_fix.ui.evaluate_material import MASK, judge_of, picture_of
+from ti_fix.ui.evaluate_material import MASK, judge_of
 from ti_fix.ui.evaluate_words import LABELS
 from ti_fix.ui.evaluate_work import Bench, bench_of
 from ti_fix.ui.progress import Outcome
@@ -49,7 +50,7 @@ def _events(
 ) -> Iterator[Progress | Outcome]:
     yield Progress(done=0, total=len(found), note=LABELS["getting_ready"])
     names, captions = [path.name for path, _ in found], [caption for _, caption in found]
-    pictures = [picture_of(str(path)) for path, _ in found]
+    pictures = (open_picture(path).image for path, _ in found)
     for event in look(names, pictures, captions, judge()):
         if isinstance(event, LookEvent):
             if stop.is_set():

@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image, ImageOps
+from PIL import Image
 
 from ti_fix.errors import WrongUse
 from ti_fix.evaluate import Backbone, from_file, interrogator_file, named
 from ti_fix.evaluate.features import OFFERS
+from ti_fix.train.pictures import open_mask, open_picture
 from ti_fix.ui.desk import Desk
 
 NAMED = re.compile(r"[A-Za-z0-9][\w-]*/[\w-]+")
@@ -50,24 +51,12 @@ def judge_of(desk: Desk, name: str, *, download: bool = False) -> Backbone:
     return from_file(found)
 
 
-def picture_of(path: str) -> Image.Image:
-    """An uploaded picture, upright.
-
-    Raises:
-        WrongUse: it cannot be read.
-    """
-    try:
-        with Image.open(path) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
-    except (OSError, Image.DecompressionBombError) as error:
-        raise WrongUse(f"{Path(path).name} cannot be read as a picture ({error}); take it out.") from None
-
-
 def pictures_and_masks(paths: Sequence[str]) -> tuple[list[Image.Image], list[Image.Image | None]]:
     """Pictures, and the mask of each; no masks at all unless every picture has one.
 
     Raises:
-        WrongUse: one cannot be read, or is a mask of none.
+        WrongUse: one is a mask of none.
+        UnusablePicture: one cannot be read, or is too small.
     """
     named = {Path(path).stem: path for path in paths}
     plain = {stem: path for stem, path in named.items() if not stem.endswith(MASK)}
@@ -75,7 +64,7 @@ def pictures_and_masks(paths: Sequence[str]) -> tuple[list[Image.Image], list[Im
     lonely = sorted(masks.keys() - plain.keys())
     if lonely:
         raise WrongUse(f"{lonely[0]}{MASK} is the mask of no picture; add {lonely[0]} too, or take it out.")
-    pictures = [picture_of(path) for path in plain.values()]
+    pictures = [open_picture(Path(path)).image for path in plain.values()]
     if masks.keys() != plain.keys():
         return pictures, []
-    return pictures, [picture_of(masks[stem]).convert("L") for stem in plain]
+    return pictures, [open_mask(Path(masks[stem])) for stem in plain]

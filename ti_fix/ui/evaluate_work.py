@@ -92,7 +92,10 @@ _making = threading.Lock()
 def bench_of(desk: Desk) -> Bench:
     """The bench that belongs to a desk."""
     with _making:
-        return _benches.setdefault(desk, Bench())
+        if desk not in _benches:
+            _benches[desk] = Bench()
+            desk.jobs.append(_benches[desk].job)
+        return _benches[desk]
 
 
 def start(desk: Desk, wish: Wish, config: EvalConfig) -> None:

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from PIL import Image, ImageOps
-
 from ti_fix.jobs import Progress
 from ti_fix.train.captions import one_line
 from ti_fix.train.dataset import caption_beside, pictures_in
+from ti_fix.train.pictures import UnusablePicture, open_picture
 from ti_fix.ui.host import Captioner
 from ti_fix.ui.progress import Outcome
 from ti_fix.ui.train_pictures import write_caption
@@ -33,11 +32,11 @@ def written(captioner: Captioner, paths: Sequence[Path], stop: threading.Event) 
             break
         yield Progress(done=number, total=len(paths), note=path.name)
         try:
-            with Image.open(path) as image:
-                text = captioner.caption(ImageOps.exif_transpose(image).convert("RGB"))
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-            problems.append(f"{path.name} cannot be read; save it again or remove it.")
+            picture = open_picture(path).image
+        except UnusablePicture as error:
+            problems.append(str(error))
             continue
+        text = captioner.caption(picture)
         if one_line(text):
             write_caption(path, text)
             done += 1

@@ -71,14 +71,15 @@ class Album:
         return new
 
     def remove(self, path: Path) -> None:
-        """Take the copy of a picture and its caption away.
+        """Take the copy of a picture, its caption and its mask away.
 
         Raises:
             WrongUse: it lies elsewhere, and is the user's own.
         """
         if path.parent != self.folder:
             raise WrongUse(f"{path.name} lies in {path.parent}; take it out of that folder yourself.")
-        for each in (path, *(path.with_suffix(ending) for ending in CAPTION_ENDINGS)):
+        mask = mask_of(path)
+        for each in (path, *(path.with_suffix(ending) for ending in CAPTION_ENDINGS), *((mask,) if mask else ())):
             with contextlib.suppress(FileNotFoundError):
                 each.unlink()
 

@@ -1,4 +1,4 @@
-"""Fetch and unpack the packages that hold the training pictures, through their ordinary clients."""
+"""Fetch and unpack the packages that hold the training pictures; their licences stand in docs/small-models.md."""
 
 from __future__ import annotations
 
@@ -8,13 +8,6 @@ from pathlib import Path
 
 NPM = ("emoji-datasource-twitter@16.0.0", "emojilib@4.0.3", "@iconify-json/fluent-emoji-flat@1.2.6")
 DEBIAN = ("fonts-noto-color-emoji", "openclipart-svg")
-LICENCES = {
-    "emoji-datasource-twitter": "pictures CC-BY 4.0 (Twitter), data MIT",
-    "emojilib": "MIT",
-    "@iconify-json/fluent-emoji-flat": "MIT (Microsoft Fluent emoji)",
-    "fonts-noto-color-emoji": "SIL OFL 1.1 (test pictures only)",
-    "openclipart-svg": "public domain",
-}
 
 
 def fetch(work: Path) -> None:
