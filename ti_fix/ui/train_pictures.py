@@ -131,8 +131,9 @@ def gallery(config: TrainConfig, own: Album, captioners: Sequence[Captioner] = (
     if not paths:
         return markup.empty(TEXTS["no_pictures"], TEXTS["no_pictures_do"])
     captioned = sum(caption_beside(path) is not None for path in paths)
+    counted = TEXTS["picture" if len(paths) == 1 else "pictures"]
     head = (
-        f'<p class="hint"><b>{len(paths):,}</b> <span>{shown(TEXTS["pictures"])}</span> · '
+        f'<p class="hint"><b>{len(paths):,}</b> <span>{shown(counted)}</span> · '
         f"<b>{captioned:,}</b> <span>{shown(TEXTS['with_captions'])}</span></p>"
     )
     rest = len(paths) - SHOWN

@@ -36,6 +36,7 @@ PAGE = MappingProxyType(
         "save": "Save now",
         "stop": "Stop",
         "options": "Options",
+        "picture": "picture",
         "pictures": "pictures",
         "more": "more are used, but not shown",
         "with_captions": "with a caption of their own",
