@@ -18,8 +18,16 @@ from tests.hosts.table import Faults, Table
 from tests.hosts.webui_client import Client
 from tests.ui.browser.visit import FLAGS, PATIENCE, WIDE, Visit, chromium, entered
 
-MANY = 400
+MANY = 800
 """Broken files for the batch, so that there is time to stop it."""
+
+STOPS = """() => { const watch = setInterval(() => {
+  const stop = document.querySelector("button#ti_fix_files_stop, #ti_fix_files_stop button");
+  if (!stop?.offsetParent) return;
+  clearInterval(watch);
+  stop.click();
+}, 50); }"""
+"""Presses Stop as soon as it is in sight; on a busy computer a batch is over before a click from outside arrives."""
 
 
 def put(where: Path, loras: Path) -> None:
@@ -172,10 +180,8 @@ class PageCheck:
         """many at once, stopped"""
         self._search("ckmany")
         self._find("batch").locator(".label-wrap").first.click()
+        self.page.evaluate(STOPS)
         self._press("repair_shown")
-        self._find("stop").locator("visible=true").first.wait_for(timeout=20_000)
-        self.page.screenshot(path=str(self.shots / "batch_runs.png"))
-        self._press("stop")
         self._said("Stopped|repaired on disk")
         done = len(list((self.root / "ti_fix_backup").rglob("ckmany*.bak")))
         faults.unless(0 < done < MANY, f"{done} of {MANY} were repaired")

@@ -215,7 +215,7 @@ def test_a_taken_name_is_put_right_by_its_button(desk, pictures):
 
 def test_captions_are_written_beside_the_pictures_and_taken_away_again(desk, pictures):
     page = last(train_album.pictures_added(desk, pictures, ""))
-    assert page["album"].count("<li>") == 2
+    assert page["album"].count("<li>") == 2 and ">2</b> <span>pictures<" in page["album"]
     ids = re.findall(r'data-ti-fix-edit="caption:(\w+)"', page["album"])
     folder = desk.training.album.folder
     last(handlers.commanded(desk, Window(), f"caption:{ids[0]}:a red\nthing: big", asked()))
@@ -224,6 +224,7 @@ def test_captions_are_written_beside_the_pictures_and_taken_away_again(desk, pic
     last(handlers.commanded(desk, Window(), f"caption:{ids[0]}:  ", asked()))
     assert not (folder / "0.txt").exists()
     page = last(handlers.commanded(desk, Window(), f"remove:{ids[1]}", asked()))
+    assert ">1</b> <span>picture<" in page["album"]
     assert page["album"].count("<li>") == 1 and sorted(p.name for p in folder.iterdir()) == ["0.png"]
 
 
