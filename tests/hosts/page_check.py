@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.cases import folder
 from tests.hosts.table import Faults, Table
+from tests.hosts.ways_check import tell
 from tests.hosts.webui_client import Client
 from tests.ui.browser.visit import FLAGS, PATIENCE, WIDE, Visit, chromium, entered
 
@@ -64,12 +65,15 @@ class PageCheck:
 
     def run(self) -> None:
         """Everything, in the order in which a user would do it."""
+        self.visit = Visit(self.page, self.shots, webui=True)
         for step in (self.opens, self.searches, self.details, self.repairs, self.undoes, self.splits):
             self._row(step)
         for step in (self.exports, self.extracts, self.copies_and_adds, self.stops_a_batch):
             self._row(step)
         self._row(self.cards)
         self._row(self.settings)
+        with self.table.row("page: no error of a script meanwhile") as faults:
+            tell(self.visit, faults)
 
     def _row(self, step: Callable[[Faults], None]) -> None:
         with self.table.row(f"page: {step.__doc__}") as faults:
@@ -100,7 +104,7 @@ class PageCheck:
 
     def opens(self, faults: Faults) -> None:
         """it lists the folder when it comes into sight"""
-        Visit(self.page, self.shots).tab("Files")
+        self.visit.tab("Files")
         self._find("table").locator("tr[data-ti-fix]").first.wait_for()
         counts = self._find("chips").first.inner_text()
         faults.unless(f"{MANY + 6}" in counts, counts)
