@@ -205,7 +205,7 @@ class PageCheck:
             self.webui.picture("a cat")  # some WebUIs load a model only when a picture is asked for
             self.page.locator("#txt2img_textual_inversion_extra_refresh >> visible=true").first.click()
             wanted = self.webui.loaded()
-            for _ in range(20):
+            for _ in range(PATIENCE // 500):
                 self.page.wait_for_timeout(500)
                 shown = self._cards()
                 if shown == wanted:
