@@ -175,6 +175,12 @@
         if (edited) send(pageOf(edited), edited.dataset.tiFixEdit + ":" + edited.value);
     });
 
+    document.addEventListener("keydown", (event) => {
+        if (event.key !== "Tab") return;
+        // browsers stop at lists that scroll, which Gradio takes away at that moment: the keyboard would be nowhere
+        for (const list of root().querySelectorAll("#ti_fix_root ul.options")) list.tabIndex = -1;
+    }, true);
+
     const SCROLLED = [".rows", ".strip", ".noticed ul", ".album"];
 
     /** What was drawn anew gets its scroll position and its open folds back, a pressed button the keyboard's place. */

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.hosts.evaluate_files import NAME
 from tests.hosts.table import Faults, Table
+from tests.hosts.ways_check import tell
 from tests.ui.browser.visit import PATIENCE, Visit, entered
 
 RUN = "ckrun"
@@ -38,6 +39,9 @@ class EvaluatePageCheck:
     shots: Path
     table: Table
 
+    def __post_init__(self) -> None:
+        self.visit = Visit(self.page, self.shots, webui=True)
+
     def first(self) -> None:
         """What a user would do first."""
         for step in (self.maps_in_txt2img, self.maps_with_hires, self.compares, self.finds_the_report_again):
@@ -47,6 +51,8 @@ class EvaluatePageCheck:
         """What needs a training run."""
         for step in (self.looks_through, self.compares_steps, self.stops):
             self._row(step)
+        with self.table.row("page: no error of a script meanwhile") as faults:
+            tell(self.visit, faults)
 
     def _row(self, step: Callable[[Faults], None]) -> None:
         with self.table.row(f"page: {step.__doc__}") as faults:
@@ -194,13 +200,13 @@ class EvaluatePageCheck:
     def _reload(self) -> None:
         """As a user does who comes back."""
         self.page.reload(wait_until="domcontentloaded")
-        entered(Visit(self.page, Path()), webui=True)
-        Visit(self.page, Path()).tab("Evaluate")
+        entered(self.visit, webui=True)
+        self.visit.tab("Evaluate")
         self.page.wait_for_timeout(2500)
 
     def _open(self) -> None:
         self.page.locator("#tabs > .tab-nav > button", has_text="TI Fix").first.click()
-        Visit(self.page, Path()).tab("Evaluate")
+        self.visit.tab("Evaluate")
         self.page.wait_for_timeout(2500)
 
     def _form(self, values: dict[str, object]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.hosts import held_out
 from tests.hosts.table import Faults, Table
+from tests.hosts.ways_check import tell
 from tests.hosts.webui_process import Webui
 from tests.ui.browser.drive import PATIENCE, Visit, entered
 
@@ -50,14 +51,14 @@ class TrainPage:
     def run(self) -> None:
         """Everything, in the order in which a user would do it."""
         self.shots.mkdir(parents=True, exist_ok=True)
-        self.visit = Visit(self.page, self.shots)
+        self.visit = Visit(self.page, self.shots, webui=True)
         for step in (
             self.takes_pictures, self.checks, self.trains, self.is_found_again, self.stops, self.goes_on,
             self.works_in_a_prompt,
         ):  # fmt: skip
             self._row(step)
         with self.table.row("train page: nothing stands out, overlaps or cannot be read") as faults:
-            faults.extend(dict.fromkeys(self.visit.faults))
+            tell(self.visit, faults)
         with self.table.row("train page: what was learned is what the standalone host learns") as faults:
             self.measured(faults)
 

@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from tests.hosts.table import Table
+from tests.hosts.table import Faults, Table
 from tests.ui.browser import ways
 from tests.ui.browser.visit import TABS, Visit
 from tests.ui.folders import fill
@@ -41,14 +41,22 @@ def drive(page: Any, shots: Path, picture: Path, table: Table) -> None:
     )
     for name, way in done:
         with table.row(f"page: {name}") as faults:
-            visit.faults.clear()
             visit.host_tab("TI Fix")
             try:
                 way(visit)
             except Exception as error:  # noqa: BLE001 - of the browser
                 faults.append(f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
                 page.screenshot(path=str(shots / f"failed-{name.split()[0]}.png"), full_page=True)
-            faults.extend(dict.fromkeys(visit.faults))
+            tell(visit, faults)
+
+
+def tell(visit: Visit, faults: Faults) -> None:
+    """Hand over what a visit has noted so far; errors of the WebUI's own scripts are told, and no fault."""
+    faults.extend(dict.fromkeys(visit.faults))
+    own = dict.fromkeys(visit.of_webui)
+    faults.told = "; ".join([*filter(None, [faults.told]), *(f"the WebUI's own script: {each}" for each in own)])
+    visit.faults.clear()
+    visit.of_webui.clear()
 
 
 def looks(visit: Visit) -> None:

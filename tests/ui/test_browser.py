@@ -14,12 +14,15 @@ import run
 from tests.train.making import image
 from tests.ui.browser.visit import chromium
 from tests.ui.browser.ways import WAYS
-from tests.ui.folders import fill
+from tests.ui.folders import fill, save, vectors
 
 pytestmark = [pytest.mark.slow, pytest.mark.loopback, pytest.mark.timeout(1500)]
 
 START = 600
 """Seconds that the program may take until its page is there."""
+
+MORE = 30
+"""Embeddings beside the named ones, so that lists of them scroll."""
 
 
 @pytest.fixture(scope="module", params=list(run.GRADIO))
@@ -35,7 +38,10 @@ def python(request):
 @pytest.fixture(scope="module")
 def url(python, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("pages")
+    left, right = vectors(1)
     fill(tmp_path / "embeddings")
+    for number in range(MORE):
+        save(tmp_path / "embeddings" / "more" / f"more{number}-xq.safetensors", {"clip_l": left, "clip_g": right})
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

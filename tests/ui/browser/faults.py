@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 LAYOUT = """
@@ -86,6 +87,17 @@ HARMLESS = (
     "fonts.g",
     "favicon",
 )
+
+OF_WEBUIS = (
+    # seen in AUTOMATIC1111 1.10.1 without ti_fix: its own events answer with more values than there are fields
+    ("Cannot read properties of undefined (reading 'props')", r"/assets/Blocks-\w+\.js:\d+:\d+\n\s*at Array\.forEach"),
+)
+"""Errors of scripts that WebUIs have by themselves: the message, and what its stack holds."""
+
+
+def of_webui(message: str, stack: str) -> bool:
+    """Whether an error of a script is one that a WebUI has without ti_fix as well."""
+    return "ti_fix" not in stack and any(message == known and re.search(at, stack) for known, at in OF_WEBUIS)
 
 
 def serious(message: str) -> bool:

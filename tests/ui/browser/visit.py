@@ -28,18 +28,29 @@ def chromium() -> str | None:
 
 
 class Visit:
-    """One visit to the pages: what was done and what was wrong."""
+    """One visit to the pages: what was done and what was wrong.
+
+    Attributes:
+        did: what was done, in its order.
+        faults: what was wrong.
+        of_webui: errors that the WebUI's own scripts have without ti_fix as well.
+    """
 
     def __init__(self, page: Any, shots: Path, *, webui: bool = False) -> None:
         self.page, self.shots, self.webui = page, shots, webui
         self.did: list[str] = []
         self.faults: list[str] = []
+        self.of_webui: list[str] = []
         page.on("console", self._noted)
         page.on("pageerror", self._broke)
 
     def _broke(self, error: Any) -> None:
-        if not self.webui or "ti_fix" in (error.stack or ""):  # a WebUI's own scripts are its own affair
-            self.fault(f"script: {error}")
+        stack = error.stack or ""
+        if self.webui and faults.of_webui(str(error), stack):
+            self.of_webui.append(str(error))
+            return
+        frames = " < ".join(line.strip().rsplit("/", 1)[-1] for line in stack.splitlines()[1:4])
+        self.fault(f"script: {error} ({frames})")
 
     def _noted(self, message: Any) -> None:
         elsewhere = self.webui and "ti_fix" not in f"{message.location.get('url')} {message.text}"
