@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import sys
 import types
 from dataclasses import replace
@@ -20,6 +21,7 @@ from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel
 from ti_fix.options import options
 from ti_fix.train import TrainConfig, TrialEvent, TunedEvent
 from ti_fix.train.config import as_mapping, check, from_mapping
+from ti_fix.train.events import StepEvent, as_json
 
 
 def parse(*words):
@@ -145,6 +147,22 @@ def test_events_as_json_are_all_that_stands_on_standard_output(arguments, capsys
     assert kinds[-1] == "done" and {"prepare", "finding", "validation", "step", "preview", "checkpoint"} <= set(kinds)
     (last,) = [e for e in events if e["event"] == "step" and e["step"] == 2]
     assert last["loss"] > 0 and set(last["gradients"]) == {"clip_l", "clip_g"}
+
+
+def test_events_of_a_run_that_breaks_down_are_json_too():
+    broken = StepEvent(
+        step=1,
+        steps=2,
+        loss=math.nan,
+        smooth_loss=0.5,
+        rates={"clip_l": 1e-3},
+        gradients={"clip_l": math.inf},
+        lengths={},
+        seconds=0.1,
+    )
+    told = as_json(broken)
+    json.dumps(told, allow_nan=False)
+    assert told["loss"] is None and told["gradients"] == {"clip_l": None} and told["rates"] == {"clip_l": 1e-3}
 
 
 def test_curves_go_to_tensorboard_where_it_is(arguments, monkeypatch):

@@ -188,6 +188,7 @@ def test_pause_frees_the_host_and_resume_goes_on_to_the_same_vectors(desk, host,
     paused = desk.training.live.done
     assert page["buttons"].paused and "press Resume" in page["status"] and paused.step < 4
     assert "Finished after 4 steps" in last(handlers.resume(desk, Window()))["status"]
+    assert [step for step, _ in desk.training.live.losses] == [1, 2, 3, 4]
     one, other = (read(tmp_path / "embeddings" / f"{n}.safetensors").embedding for n in ("zqx-whole", "zqx-parts"))
     assert all(one.vectors[key].equal(other.vectors[key]) for key in one.vectors)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -115,7 +116,7 @@ Event = PrepareEvent | StepEvent | ValidationEvent | PreviewEvent | CheckpointEv
 
 
 def as_json(event: Event) -> dict[str, Any]:
-    """An event as plain values; pictures and vectors stay out."""
+    """An event as values that JSON has: numbers that are not finite become null; pictures and vectors stay out."""
     kind = type(event).__name__.removesuffix("Event").lower()
     if isinstance(event, PreviewEvent):
         return {"event": kind, "step": event.step, "prompt": event.prompt}
@@ -124,4 +125,15 @@ def as_json(event: Event) -> dict[str, Any]:
         return {"event": kind, "step": event.step, "reason": event.reason, "best_step": event.best_step, "path": path}
     if isinstance(event, CheckpointEvent):
         return {"event": kind, "step": event.step, "kind": event.kind, "path": str(event.path)}
-    return {"event": kind, **asdict(event)}
+    return {"event": kind, **finite(asdict(event))}
+
+
+def finite(value: Any) -> Any:
+    """The same with None in place of numbers that are not finite, in mappings and lists too."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(each) for each in value]
+    return value

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from fastapi import FastAPI
 
 from ti_fix.jobs import JobState, Progress
 from ti_fix.train.config import as_mapping, from_mapping
-from ti_fix.train.events import as_json
+from ti_fix.train.events import as_json, finite
 from ti_fix.ui.api import PREFIX, Refused, Values, Work, add_route
 from ti_fix.ui.desk import Desk, desk_of
 from ti_fix.ui.host import PageHost
@@ -98,7 +97,7 @@ def listed(desk: Desk, values: Values) -> dict[str, Any]:  # noqa: ARG001
             "config": {name: value for name, value in as_mapping(run.config).items() if name not in hidden},
             "result": place.name if place.exists() else None,
         }
-        found.append(_plain(about))
+        found.append(finite(about))
     return {"runs": found}
 
 
@@ -120,19 +119,4 @@ def _state(state: JobState) -> dict[str, Any]:
 def _shown(event: Mapping[str, Any]) -> dict[str, Any]:
     """An event with names of files in place of paths."""
     path = {"path": Path(event["path"]).name} if event.get("path") else {}
-    return {**_plain(event), **path}
-
-
-def _plain(value: Any) -> Any:
-    """Values that JSON has: numbers that are not finite become null, paths their names."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Path):
-        return value.name
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
-    return value
+    return {**event, **path}

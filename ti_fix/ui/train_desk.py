@@ -94,11 +94,12 @@ class TrainDesk:
         """Settings for the loaded model that most runs can keep."""
         return TrainConfig(resolution=self.host.picture_size(), preview_every=100, checkpoint_every=100)
 
-    def start(self, config: TrainConfig) -> None:
+    def start(self, config: TrainConfig, past: Live | None = None) -> None:
         """Begin a run; returns at once.
 
         Args:
             config: the settings; `out` is chosen here.
+            past: the record of an earlier part of the run, to go on with.
 
         Raises:
             Busy: a run goes on.
@@ -109,7 +110,8 @@ class TrainDesk:
         check(config)
         self._refuse_taken(config)
         pictures_in(config.folders)  # a folder that is not there is told at once
-        live = Live(config=replace(config, overwrite=True))  # what lies in the run's own folder is an older run of it
+        config = replace(config, overwrite=True)  # what lies in the run's own folder is an older run of it
+        live = past.go_on(config) if past else Live(config=config)
         self._save.clear()
         self.job.start(f"Training {config.name}", lambda stop: self._events(live, stop), run=self._carry_out)
         self.live = live
@@ -181,11 +183,8 @@ class TrainDesk:
             config = self.live.config
         before = next((run for run in self.runs() if run.config.name == config.name), None)
         paused = self.live if self.live and self.live.config.name == config.name else None
-        self.start(replace(config, resume=True))
-        if paused and self.live:
-            self.live.go_on(paused.fixed, paused.losses, paused.previews)
-        elif before and self.live:
-            self.live.go_on(before.curve)
+        past = paused or (Live(config=config, fixed=list(before.curve)) if before else None)
+        self.start(replace(config, resume=True), past)
 
     def runs(self) -> list[Run]:
         """Earlier runs, newest first; those that the command line has written into the embeddings folder too."""

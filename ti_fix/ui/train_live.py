@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,18 +66,9 @@ class Live:
     paused: bool = False
     tokens: TokenView | None = None
 
-    def go_on(
-        self,
-        fixed: Iterable[tuple[int, float]],
-        losses: Iterable[tuple[int, float]] = (),
-        previews: Iterable[tuple[int, str]] = (),
-    ) -> None:
-        """Put what an earlier part of the run has told before what this one tells."""
-        self.fixed, self.losses, self.previews = (
-            [*fixed, *self.fixed],
-            [*losses, *self.losses],
-            [*previews, *self.previews],
-        )
+    def go_on(self, config: TrainConfig) -> Live:
+        """A record of the next part of the run, whose curves and pictures begin with those of this one."""
+        return Live(config=config, losses=list(self.losses), fixed=list(self.fixed), previews=list(self.previews))
 
     def add(self, event: Event) -> None:
         """Take up one event."""
