@@ -297,7 +297,9 @@ class Check:
     def aftermath(self, webui: Webui) -> None:
         """What is left behind."""
         with self.table.row("no error of ti_fix in the console") as faults:
+            lines = webui.log().splitlines()
             for words in ("ti_fix failed here", "Error loading script", "ti_fix_webui.py"):
-                faults.unless(words not in webui.log(), f"{words!r} is in it")
+                at = next((n for n, line in enumerate(lines) if words in line), None)
+                faults.unless(at is None, f"{words!r} is in it: {' / '.join(lines[at or 0 :][:12])}")
         with self.table.row("no file was renamed") as faults:
             faults.extend(path.name for path in self.folder.rglob("*.corrupted"))
