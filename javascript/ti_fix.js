@@ -183,7 +183,7 @@
 
     const SCROLLED = [".rows", ".strip", ".noticed ul", ".album"];
 
-    /** What was drawn anew gets its scroll position and its open folds back, a pressed button the keyboard's place. */
+    /** What was drawn anew gets its scroll position and its open folds back, and the keyboard its place on a button. */
     function keepPlace(page) {
         const places = new Map();
         const folds = new Map();
@@ -191,6 +191,9 @@
             const kind = SCROLLED.find((each) => event.target.matches?.(each));
             if (kind) places.set(kind, [event.target.scrollLeft, event.target.scrollTop]);
         }, true);
+        page.addEventListener("focusin", (event) => {
+            lastCommand = event.target.closest?.("button[data-ti-fix]")?.dataset.tiFix || "";
+        });
         page.addEventListener("click", (event) => {
             const fold = event.target.closest?.("summary")?.parentElement;
             if (fold) folds.set(fold.className, !fold.open);

@@ -204,10 +204,9 @@ class PageCheck:
             self.webui.options(sd_model_checkpoint=self.models[family])
             self.webui.picture("a cat")  # some WebUIs load a model only when a picture is asked for
             self.page.locator("#txt2img_textual_inversion_extra_refresh >> visible=true").first.click()
-            wanted = self.webui.loaded()
             for _ in range(PATIENCE // 500):
                 self.page.wait_for_timeout(500)
-                shown = self._cards()
+                shown, wanted = self._cards(), self.webui.loaded()  # which the refresh empties before it fills it again
                 if shown == wanted:
                     break
             faults.unless(bool(wanted), f"{family}: nothing is listed")

@@ -103,7 +103,7 @@ class TrainPage:
         self._unfold("#ti_fix_train_options")
         for fold in ("Pictures", "Steps and rates", "Checks, previews, saving"):
             self.visit.press(f'#ti_fix_train_options .ti_fix_fold > .label-wrap:has-text("{fold}")')
-        for name, value in {**held_out.SETTINGS, "preview_every": 20}.items():
+        for name, value in {**held_out.SETTINGS, "preview_every": 1}.items():  # so that there is time for Stop
             if name != "schedule":
                 self.visit.fill(f"train_{name}", str(value))
         schedule = self._find("schedule").locator("input").first

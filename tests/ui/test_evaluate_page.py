@@ -109,6 +109,7 @@ def test_an_evaluation_from_the_choice_to_the_report(desk, tmp_path):
         last.busy is False and "myred against" in last.result and "as stored" in last.result and "other" in last.result
     )
     assert Path(last.files[0]).read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert next(iter(page.opened(desk))).files == last.files
 
 
 def test_a_page_that_is_opened_later_finds_the_running_job_and_the_report(desk):
@@ -234,7 +235,7 @@ def test_training_pictures_are_looked_through(desk, tmp_path):
     assert Path(last.files[0]).name == "dataset.html"
     assert "of 7 pictures have nothing against them" in last.status
     again = next(shown for shown in page.opened(desk) if shown.result)
-    assert "Before and after" in again.result
+    assert "Before and after" in again.result and again.files == last.files
 
 
 def test_without_files_the_train_pages_pictures_are_looked_through(desk, tmp_path):

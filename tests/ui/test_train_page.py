@@ -158,6 +158,13 @@ def test_a_page_that_is_opened_later_shows_the_run_and_its_settings(desk, pictur
     assert "Finished after 3 steps" in page["status"] and "<polyline" in page["live"]
 
 
+def test_pictures_of_a_new_page_are_cut_as_its_form_will_say_later_as_it_says(desk, pictures):
+    trained(desk, pictures, resolution=64)
+    window, unfilled = Window(), ("", "512")
+    assert "→" not in last(handlers.opened(desk, window, *unfilled))["album"]
+    assert "→ 512 × 512" in last(handlers.opened(desk, window, *unfilled))["album"]
+
+
 def test_a_new_page_is_filled_for_the_loaded_model(desk):
     fill = handlers.filled(desk, Window()).fill
     assert (fill.name, value(fill, "resolution"), value(fill, "folders")) == ("", 64, "")
@@ -350,7 +357,7 @@ def test_pictures_show_what_is_cut_off_and_what_a_mask_leaves_out(desk, tmp_path
     image(0, (128, 64)).save(folder / "wide.png")
     page = last(train_album.album_changed(desk, str(folder), 64, False))
     assert "Shaded edges" in page["album"] and "128 × 64 → 64 × 64" in page["album"]
-    assert last(handlers.opened(desk, Window(), str(folder), 64, False))["album"] == page["album"]
+    assert last(handlers.opened(desk, Window(drawn=True), str(folder), 64, False))["album"] == page["album"]
     Image.new("L", (64, 64), 0).save(folder / "square-mask.png")
     page = last(train_album.album_changed(desk, str(folder), 64, True))
     assert "Red places" in page["album"]

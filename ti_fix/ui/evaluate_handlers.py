@@ -57,8 +57,10 @@ def opened(desk: Desk) -> Iterator[Shown]:
     bench = bench_of(desk)
     listed = choices(desk)
     status = None if listed or bench.job.state.number else markup.empty(LABELS["none"], LABELS["none_do"])
-    yield Shown(status=status, choices=listed, runs=runs_of(desk), result=result(bench), busy=bench.job.state.active)
-    if bench.job.state.active:
+    busy = bench.job.state.active
+    files = () if busy else written(bench)
+    yield Shown(status=status, choices=listed, runs=runs_of(desk), result=result(bench), busy=busy, files=files)
+    if busy:
         yield from _watched(bench)
 
 

@@ -75,6 +75,7 @@ class Bench:
         report, figures, sections: the last one of an embedding, with its plots and maps.
         dataset: the last one of training pictures.
         newest: which of the two came last, ``report`` or ``dataset``; empty before the first.
+        file: a report that was written for download, and where it lies.
     """
 
     job: Job = field(default_factory=Job)
@@ -83,6 +84,7 @@ class Bench:
     sections: dict[str, str] = field(default_factory=dict)
     dataset: DatasetReport | None = None
     newest: str = ""
+    file: tuple[Report | DatasetReport, Path] | None = None
 
 
 _benches: WeakKeyDictionary[Desk, Bench] = WeakKeyDictionary()
@@ -172,11 +174,14 @@ def _one_by_one(host: Host, generate: Callable[[ImageRequest], Any], stop: threa
 
 def written(bench: Bench) -> tuple[str, ...]:
     """The newest report as a page in a temporary folder, for download; nothing before the first."""
-    if not bench.newest:
+    newest = bench.dataset if bench.newest == "dataset" else bench.report
+    if newest is None:
         return ()
-    path = Path(tempfile.mkdtemp(prefix="ti_fix_report_")) / f"{bench.newest}.html"
-    if bench.newest == "dataset" and bench.dataset is not None:
-        path.write_text(dataset_page(bench.dataset), encoding="utf-8")
-    elif bench.report is not None:
-        path.write_text(page(bench.report, figures=bench.figures, sections=bench.sections), encoding="utf-8")
-    return (str(path),)
+    if bench.file is None or bench.file[0] is not newest or not bench.file[1].exists():
+        path = Path(tempfile.mkdtemp(prefix="ti_fix_report_")) / f"{bench.newest}.html"
+        if isinstance(newest, DatasetReport):
+            path.write_text(dataset_page(newest), encoding="utf-8")
+        else:
+            path.write_text(page(newest, figures=bench.figures, sections=bench.sections), encoding="utf-8")
+        bench.file = (newest, path)
+    return (str(bench.file[1]),)

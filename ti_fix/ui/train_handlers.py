@@ -68,9 +68,13 @@ def filled(desk: Desk, window: Window) -> Shown:
     if window.filled:
         return Shown()
     window.filled = True
+    return Shown(fill=_first(desk))
+
+
+def _first(desk: Desk) -> Request:
+    """What the form of a new page shows."""
     training = desk.training
-    config = training.live.config if training.live else training.defaults()
-    return Shown(fill=request_of(config, training.album.folders))
+    return request_of(training.live.config if training.live else training.defaults(), training.album.folders)
 
 
 @safe_steps
@@ -80,9 +84,10 @@ def opened(desk: Desk, window: Window, *cut: Any) -> Iterator[Shown]:
     Args:
         desk: the page's.
         window: of the page.
-        cut: values of the controls of `train_album.SETTINGS`.
+        cut: values of the controls of `train_album.SETTINGS`; those of a new page are not filled yet.
     """
-    yield everything(desk, cut)
+    new, window.drawn = not window.drawn, True
+    yield everything(desk, train_album.settings_of(desk, _first(desk)) if new else train_album.chosen(desk, cut))
     job = desk.training.checking if desk.training.checking.state.active else desk.training.job
     if job.state.number:
         yield from _watched(desk, window, job)
@@ -207,12 +212,12 @@ def _run(desk: Desk, name: str) -> Run:
     raise WrongUse(f"There is no run {name!r} in the embeddings folder any more; reload the page.")
 
 
-def everything(desk: Desk, cut: Sequence[Any] = ()) -> Shown:
-    """All that the page draws, from what is known."""
+def everything(desk: Desk, config: TrainConfig) -> Shown:
+    """All that the page draws, from what is known, with the pictures as these settings cut them."""
     training = desk.training
     record = training.found if training.checking.state.active else training.live or training.found
     return Shown(
-        album=train_album.album(desk, train_album.chosen(desk, cut)),
+        album=train_album.album(desk, config),
         live=_live(record),
         strip=train_view.strip(record.previews) if record else "",
         history=train_view.history(training.runs()),

@@ -24,10 +24,12 @@ class Window:
     Attributes:
         turn: which of its handlers may draw; one that watches gives way to the next.
         filled: whether its form has been filled.
+        drawn: whether it has been in sight.
     """
 
     turn: int = 0
     filled: bool = False
+    drawn: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,8 @@ HARMLESS = (
 OF_WEBUIS = (
     # seen in AUTOMATIC1111 1.10.1 without ti_fix: its own events answer with more values than there are fields
     ("Cannot read properties of undefined (reading 'props')", r"/assets/Blocks-\w+\.js:\d+:\d+\n\s*at Array\.forEach"),
+    # seen there too: its shortcuts look for the Generate button of the open tab, and few tabs have one
+    ("Cannot read properties of null (reading 'style')", r"^TypeError: .*\n\s*at .*/file=script\.js\?"),
 )
 """Errors of scripts that WebUIs have by themselves: the message, and what its stack holds."""
 

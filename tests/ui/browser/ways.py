@@ -230,6 +230,15 @@ FOCUSED = """() => {
 }"""
 """Where the keyboard is, whether one can see it, and what it is called."""
 
+REDRAWN = """async () => {
+  document.querySelector('[data-ti-fix="show:all"]').focus();
+  const chips = document.querySelector("#ti_fix_files_chips .chips").parentElement;
+  chips.innerHTML = chips.innerHTML;
+  await new Promise((go) => setTimeout(go, 500));
+  return document.activeElement.dataset.tiFix || "";
+}"""
+"""Draws the buttons above the list anew, as a refresh does, while the keyboard is on one of them; where it is then."""
+
 
 def keyboard(visit: Visit) -> None:
     """The Tab key reaches what is to be done on each page, and shows where it is."""
@@ -251,6 +260,9 @@ def keyboard(visit: Visit) -> None:
         for name in wanted:
             if f"ti_fix_{word.lower()}_{name}" not in reached:
                 visit.fault(f"{word}: the Tab key does not reach {name}")
+    visit.tab("Files")
+    if visit.page.evaluate(REDRAWN) != "show:all":
+        visit.fault("Files: the keyboard loses its place when what it is on is drawn anew")
 
 
 WAYS: dict[str, Callable[[Visit, Path], None]] = {
