@@ -109,6 +109,7 @@ class PageCheck:
         """search and filter narrow the list"""
         self._search("easyneg")
         rows = self._find("table").locator("tr[data-ti-fix]")
+        rows.nth(1).wait_for(state="detached")
         faults.unless(rows.count() == 1, f"{rows.count()} rows for easyneg")
         self._search("")
         self.page.locator('[data-ti-fix="show:reject"]').first.click()
