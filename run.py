@@ -102,12 +102,13 @@ def main(argv: list[str]) -> int:
 
 def demo(arguments: list[str]) -> int:
     """Run ``ti-fix demo``."""
-    return _run("ti_fix", "demo", *arguments)
+    return _run("ti_fix", "demo", *arguments, folder=Path.cwd())
 
 
 def ui(arguments: list[str]) -> int:
-    """Run ``ti-fix ui`` in the environment with Gradio."""
-    return _run("ti_fix", "ui", *arguments, python=prepare_gradio(PAGES_GRADIO))
+    """Run ``ti-fix ui`` in the environment with Gradio; embeddings lie in the project unless told."""
+    given = ("--embeddings", str(ROOT / "embeddings"), *arguments)  # of two the later one counts
+    return _run("ti_fix", "ui", *given, python=prepare_gradio(PAGES_GRADIO), folder=Path.cwd())
 
 
 def test(arguments: list[str]) -> int:
@@ -257,11 +258,20 @@ def _watch(command: list[str]) -> None:
         raise CannotStart(explain("".join(lines)))
 
 
-def _run(module: str, *arguments: str, python: Path | None = None) -> int:
-    """Run a Python module of the environment in the project's folder; no model hub is asked for anything."""
+def _run(module: str, *arguments: str, python: Path | None = None, folder: Path = ROOT) -> int:
+    """Run a Python module of the project; no model hub is asked for anything.
+
+    Args:
+        module: its name.
+        arguments: of the command.
+        python: the environment's, unless it is another one.
+        folder: what paths on the command line are relative to.
+    """
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
+    if folder != ROOT:  # a Python finds modules in the folder that it starts in
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     command = [str(python or python_path()), "-m", module, *arguments]
-    return subprocess.call(command, cwd=str(ROOT), env=environment)
+    return subprocess.call(command, cwd=str(folder), env=environment)
 
 
 def _read(path: Path) -> str:

@@ -41,7 +41,7 @@ class Commands:
         self.codes = codes
         self.calls: list[str] = []
 
-    def __call__(self, module: str, *arguments: str) -> int:
+    def __call__(self, module: str, *arguments: str, folder: Path | None = None) -> int:
         self.calls.append(" ".join([module, *arguments]))
         return self.codes.get(self.calls[-1], 0)
 
@@ -324,6 +324,15 @@ def test_a_gradio_that_cannot_be_installed_is_told_and_the_tests_go_on(monkeypat
 def test_ui_runs_in_the_environment_with_gradio(commands, monkeypatch):
     pythons = []
     monkeypatch.setattr(run, "prepare_gradio", Path)
-    monkeypatch.setattr(run, "_run", lambda *words, python: pythons.append((words, python)) or 0)
+    monkeypatch.setattr(run, "_run", lambda *words, python, folder: pythons.append((words, python)) or 0)
     assert run.main(["ui", "--port", "1"]) == 0
-    assert pythons == [(("ti_fix", "ui", "--port", "1"), Path(run.PAGES_GRADIO))]
+    default = ("--embeddings", str(run.ROOT / "embeddings"))
+    assert pythons == [(("ti_fix", "ui", *default, "--port", "1"), Path(run.PAGES_GRADIO))]
+
+
+def test_paths_are_meant_from_where_the_user_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "prepare", lambda: None)
+    monkeypatch.setattr(run, "python_path", lambda: Path(sys.executable))
+    assert run.main(["demo", "--only", "repair", "--out", "mine"]) == 0
+    assert (tmp_path / "mine" / "report.html").is_file()

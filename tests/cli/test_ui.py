@@ -26,6 +26,7 @@ def served(monkeypatch):
         started("http://127.0.0.1:1/")
         return SimpleNamespace(block_thread=lambda: None)
 
+    monkeypatch.setattr(command, "find_spec", lambda _: "found")
     monkeypatch.setitem(sys.modules, "ti_fix.ui.app", SimpleNamespace(serve=serve))
     return given
 
@@ -58,6 +59,6 @@ def test_a_model_that_is_not_there_is_told_before_anything_starts(served, tmp_pa
 
 
 def test_without_gradio_it_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ti_fix.ui.app", None)
+    monkeypatch.setattr(command, "find_spec", {"gradio": None}.__getitem__)
     with pytest.raises(WrongUse, match=r"python3 run\.py ui"):
         command.run(parse("--embeddings", str(tmp_path)))

@@ -7,6 +7,7 @@ import sys
 import threading
 import webbrowser
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,11 @@ def serve(arguments: argparse.Namespace) -> Any:
     Raises:
         WrongUse: Gradio is missing, or there is no such model.
     """
-    try:
-        from ti_fix.ui.app import serve as serve_pages
-    except ImportError:
-        raise WrongUse("Gradio is not installed here; start the pages with: python3 run.py ui") from None
+    if find_spec("gradio") is None:
+        raise WrongUse("Gradio is not installed here; start the pages with: python3 run.py ui")
     from ti_fix.cli.judging import small_judge
     from ti_fix.hosts.standalone import StandalonePage
+    from ti_fix.ui.app import serve as serve_pages
 
     if not arguments.model.startswith("small:") and not Path(arguments.model).exists():
         raise WrongUse(f"{arguments.model} does not exist; give a checkpoint or a diffusers folder (--model).")

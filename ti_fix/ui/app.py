@@ -54,7 +54,8 @@ def serve(host: PageHost, *, port: int, started: Callable[[str], None]) -> Any:
             allowed_paths=[str(folder) for folder in host.embedding_folders],
         )
     except OSError as error:
-        raise TiFixError(f"Port {port} cannot be used ({error}); give another one with --port.") from error
+        hint = f"Port {port} is taken, perhaps by pages that still run; end those, or take --port {port + 1}."
+        raise TiFixError(hint) from error
     mount_api(app, host)
     started(address)
     return blocks
