@@ -74,6 +74,12 @@ def codes(events: Sequence[Event]) -> list[str]:
     return [e.finding.code for e in events if isinstance(e, FindingEvent)]
 
 
+def severity(events: Sequence[Event], code: str) -> str:
+    """Of the only finding with this code."""
+    (found,) = (e.finding.severity for e in events if isinstance(e, FindingEvent) and e.finding.code == code)
+    return found
+
+
 def said(events: Sequence[Event], code: str) -> str:
     return " ".join(e.finding.message for e in events if isinstance(e, FindingEvent) and e.finding.code == code)
 

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from tests.hosts.tiny_models import tiny_sdxl
-from tests.train.making import TRIGGER, codes, config, done, image, model, pictures, run, said
+from tests.train.making import TRIGGER, codes, config, done, image, model, pictures, run, said, severity
 from ti_fix.embedding import SDXL
 from ti_fix.errors import TiFixError
 from ti_fix.hosts.standalone import Parts, StandaloneModel
@@ -84,14 +84,23 @@ def test_a_distilled_model_is_known_by_its_answers_and_a_denoiser_is_not():
     data = from_images([image(i, (256, 256)) for i in range(2)])
     assert "distilled-checkpoint" not in codes(run(settings, data, on=Signs(distilled=False)))
     events = run(settings, data, on=Signs(distilled=True))
-    assert "by its answers" in said(events, "distilled-checkpoint") and done(events).step == 1
+    assert "answers like one" in said(events, "distilled-checkpoint") and done(events).step == 1
+    assert severity(events, "distilled-checkpoint") == "note", "strange pictures have it too"
+
+
+def test_name_and_answers_together_warn():
+    settings = config(steps=1, resolution=256)
+    data = from_images([image(i, (256, 256)) for i in range(2)])
+    events = run(settings, data, on=Signs(distilled=True, described=("my_turbo.safetensors",)))
+    assert "(Turbo) and by its answers" in said(events, "distilled-checkpoint")
+    assert severity(events, "distilled-checkpoint") == "warning"
 
 
 def test_a_name_alone_warns_and_tells_when_the_answers_do_not_agree():
     told = said(
         run(config(steps=1), on=Signs(distilled=False, described=("my_turbo.safetensors",))), "distilled-checkpoint"
     )
-    assert "(Turbo)" in told and "much like a denoiser" in told
+    assert "(Turbo)" in told and "much like an ordinary model" in told
 
 
 def test_a_checkpoint_tells_its_name_and_its_merge_recipe(tmp_path):

@@ -11,8 +11,8 @@ from ti_fix.train import checks
 from ti_fix.train.monitor import Pace
 
 
-def told(seconds):
-    pace = Pace()
+def told(seconds, on_card=True):
+    pace = Pace(on_card=on_card)
     return [event for step, each in enumerate(seconds, 1) for event in pace.watch(step, each)]
 
 
@@ -21,6 +21,10 @@ def test_steps_that_stay_slow_are_told_once_with_both_durations():
     assert event.step == 25
     assert event.finding.code == "slow-steps" and event.remedy == {"checkpointing": "on"}
     assert "6 times" in event.finding.message and "6 s instead of 1 s" in event.finding.message
+
+
+def test_without_a_card_slow_steps_say_nothing_of_its_memory():
+    assert told([1.0] * 20 + [6.0] * 30, on_card=False) == []
 
 
 @pytest.mark.parametrize(

@@ -93,23 +93,32 @@ def prediction(engine: Engine, fixed: Sequence[Batch], state: State) -> Iterator
 
 
 def distilled(engine: Engine, fixed: Sequence[Batch]) -> Iterator[Event]:
-    """Warn where the checkpoint is one that was distilled to draw in a few steps."""
+    """Warn where the checkpoint says that it was distilled to draw in a few steps; a note where it answers so."""
     model = engine.model
     kinds = named(getattr(model, "described", ()))
     if getattr(getattr(model.unet, "config", None), "time_cond_proj_dim", None):
         kinds.append("a guidance input of the UNet, as LCM has it")
     guessed = guessed_detail(engine, fixed)
-    signs = [f"what is written about it ({', '.join(kinds)})"] if kinds else []
-    if guessed is not None and guessed > GUESSING:
-        signs.append(f"its answers (of the detail that noise hides it makes up {min(guessed, 1):.0%}; a denoiser 0 %)")
-    if not signs:
+    guesses = guessed is not None and guessed > GUESSING
+    if (
+        guessed is not None and guesses and not kinds
+    ):  # pictures unlike all that a model knows give such a figure too, hence no warning
+        message = (
+            f"The checkpoint answers like one that was made to draw in 1 to 8 steps: it makes up {min(guessed, 1):.0%} "
+            "of the detail that noise hides. Pictures unlike all that a model knows look the same. If its maker calls "
+            "it Turbo, Lightning, Hyper or LCM, train on the model that it was made from."
+        )
+        yield monitor.event(0, "note", "distilled-checkpoint", message)
+    if not kinds:
         return
+    answers = " and by its answers" if guesses else ""
     doubt = ""
-    if kinds and guessed is not None and guessed <= GUESSING:
-        doubt = f" Its answers are much like a denoiser's, though (made up: {max(guessed, 0):.0%})."
+    if guessed is not None and not guesses:
+        doubt = f" Its answers are much like an ordinary model's, though (detail made up: {max(guessed, 0):.0%})."
     message = (
-        f"The checkpoint looks distilled, made to draw in 1 to 8 steps, by {' and by '.join(signs)}.{doubt} Training "
-        "on such a model learns badly: train on the model that it was made from, and use the embedding on both."
+        f"The checkpoint looks distilled, made to draw in 1 to 8 steps, by what is written about it "
+        f"({', '.join(kinds)}){answers}.{doubt} Training on such a model learns badly: train on the model that it was "
+        "made from, and use the embedding on both."
     )
     yield monitor.event(0, "warning", "distilled-checkpoint", message)
 

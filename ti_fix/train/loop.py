@@ -167,7 +167,7 @@ class _Run:
         chosen = optimiser(config, start, self._about)
         self._state = new_state(start, chosen, self._engine.first_scale())
         self._good = self._snapshot()
-        self._pace = monitor.Pace()
+        self._pace = monitor.Pace(on_card=next(model.unet.parameters()).device.type != "cpu")
         self._reason: Literal["finished", "stopped", "plateau"] = "finished"
 
     # before
