@@ -92,3 +92,8 @@ def test_tokens_of_a_model_know_its_added_rows(merged, capsys):
     code, found = run_json(capsys, "tokens", "a extra-1", "--model", merged)
     assert code == 0
     assert found["encoders"][0]["embeddings"][0]["name"] == "extra-1"
+
+
+def test_a_small_model_is_to_be_written_first_where_files_are_read(capsys):
+    assert main(["align", "small:sdxl"]) == 2
+    assert "ti-fix demo-model --model sdxl --layout a1111" in capsys.readouterr().err

@@ -39,6 +39,7 @@ def test_the_demo_trains_converts_and_writes_its_page(
         assert {k: b.shape[1] for k, b in load_file(tmp_path / f"{path}.safetensors").items()} == {
             "clip_l": 768, "clip_g": 1280,
         }  # fmt: skip
+    assert (tmp_path / "photos" / "1.png").is_file() and "zqx-demo" in (tmp_path / "photos" / "1.txt").read_text()
     page = (tmp_path / "report.html").read_text()
     for name in ("shown", "before", "after", "left", "converted", "words"):
         assert f'src="pictures/{name}.png"' in page and (tmp_path / "pictures" / f"{name}.png").is_file()

@@ -129,7 +129,7 @@ def test_settings_survive_being_written_and_read():
 def test_a_run_leaves_the_file_the_log_the_previews_and_the_settings(arguments, tmp_path, capsys):
     assert command.run(parse(*arguments)) == 0
     said = capsys.readouterr()
-    assert said.out == "" and "fixed loss" in said.err and "finished after 2 steps" in said.err
+    assert said.out == "" and "validation loss" in said.err and "finished after 2 steps" in said.err
     out = tmp_path / "out"
     assert (out / f"{TRIGGER}.safetensors").is_file()
     rows = list(csv.DictReader((out / f"{TRIGGER}.training" / "log.csv").read_text().splitlines()))
@@ -189,7 +189,7 @@ def test_curves_go_to_tensorboard_where_it_is(arguments, monkeypatch):
 def test_check_looks_and_does_not_train(arguments, tmp_path, capsys):
     assert command.run(parse(*arguments, "--check")) == 0
     said = capsys.readouterr().err
-    assert "Loading the model" in said and "Highest rate" in said and "Ready to train" in said
+    assert "Loading the model" in said and "at its highest" in said and "Ready to train" in said
     assert sorted(each.name for each in tmp_path.iterdir()) == ["pics"]
 
 
@@ -207,7 +207,7 @@ def test_tuned_settings_are_told_and_trained_with(arguments, monkeypatch, capsys
         "trial 2/2, learning_rate 9: No." in said
         and "found: --learning-rate 0.1 --learning-rate-g '' --rate-unit rms" in said
     )
-    assert "= 0.1 x the RMS" in said
+    assert "0.1 times the usual size" in said
 
 
 def test_a_missing_model_says_so():

@@ -40,6 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
         sections.append(section)
         show("")
     show(f"The page with all pictures: {write_report(root / 'report.html', sections)}")
+    if "repair" in arguments.only:
+        show(f"The broken files on a page: python3 run.py ui --embeddings {root / 'embeddings'}")
     return 0
 
 

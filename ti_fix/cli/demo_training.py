@@ -57,6 +57,7 @@ def run_training(root: Path) -> Section:
     """Train, and draw the same new scenes with the nearest word and with what was learned."""
     host, concept = small_host(), concepts(KIND)[0]
     shown, texts = described(concept, NAME, _SHOWN, "shown")
+    photos = _kept(shown, texts, root / "photos")
     config = TrainConfig(
         name=NAME,
         start_text=concept.class_word,
@@ -87,13 +88,22 @@ def run_training(root: Path) -> Section:
     )
     return Section(
         title="Train: a colour that words cannot name",
-        lines=[trained, measured],
+        lines=[trained, measured, f"The pictures and their captions are in {photos}, to train on them yourself."],
         pictures={
             strip(shown, root / "pictures" / "shown.png"): "what was shown to the training",
             strip(before, root / "pictures" / "before.png"): f"before: new scenes with the word {concept.class_word!r}",
             strip(after, root / "pictures" / "after.png"): f"after: the same scenes with {NAME!r}",
         },
     )
+
+
+def _kept(images: Sequence[Image.Image], texts: Sequence[str], folder: Path) -> Path:
+    """Pictures with captions beside them, as folders for training are made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (image, text) in enumerate(zip(images, texts, strict=True), 1):
+        image.save(folder / f"{number}.png")
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    return folder
 
 
 def _trained(config: TrainConfig, host: StandaloneHost, shown: list[Image.Image], texts: list[str]) -> DoneEvent:
@@ -103,7 +113,7 @@ def _trained(config: TrainConfig, host: StandaloneHost, shown: list[Image.Image]
         if isinstance(event, StepEvent) and event.step % _TOLD_EVERY == 0:
             show(f"  step {event.step} of {event.steps}, {event.seconds:.2f} s a step")
         elif isinstance(event, ValidationEvent):
-            show(f"  fixed loss {event.loss:.5f}")
+            show(f"  validation loss {event.loss:.5f}")
         elif isinstance(event, FindingEvent) and event.finding.severity != "note":
             show(f"  {event.finding.message}")
         elif isinstance(event, DoneEvent):

@@ -21,8 +21,13 @@ def existing(names: Sequence[str]) -> list[Path]:
         WrongUse: names the first that does not.
     """
     paths = [Path(name) for name in names]
-    for path in paths:
+    for name, path in zip(names, paths, strict=True):
         if not path.exists():
+            if name.startswith("small:"):
+                raise WrongUse(
+                    f"this command reads models from disk, {name} is none; write it there first: ti-fix demo-model "
+                    f"--model {name.removeprefix('small:')} --layout a1111 --out small.safetensors"
+                )
             raise WrongUse(f"there is no file or folder {str(path)!r}; check the spelling.")
     return paths
 

@@ -139,7 +139,7 @@ def _tuned(config: TrainConfig, model: Any, data: Any, fit: Any) -> TrainConfig:
             show(f"found: {found}")
             return event.config
         tried = ", ".join(f"{name} {value}" for name, value in event.changes.items())
-        said = f"fixed loss {event.loss:.5f}" if event.loss is not None else event.reason
+        said = f"validation loss {event.loss:.5f}" if event.loss is not None else event.reason
         show(f"trial {event.done}/{event.total}, {tried}: {said}")
     return config
 
@@ -183,7 +183,8 @@ def _tell(event: Event) -> None:
         hint = " ".join(f"--{name.replace('_', '-')} {value!r}" for name, value in event.remedy.items())
         show(f"{event.finding.severity}: {event.finding.message}{f'  Try: {hint}' if hint else ''}")
     elif isinstance(event, ValidationEvent):
-        show(f"step {event.step}: fixed loss {event.loss:.5f} (best {event.best_loss:.5f} at step {event.best_step})")
+        best = f"best {event.best_loss:.5f} at step {event.best_step}"
+        show(f"step {event.step}: validation loss {event.loss:.5f} ({best})")
     elif isinstance(event, CheckpointEvent) and event.kind != "state":
         show(f"step {event.step}: written {event.path}")
     elif isinstance(event, DoneEvent):

@@ -54,7 +54,7 @@ def scores(report: Report) -> bytes:
 
 
 def training(rows: Sequence[Mapping[str, float]]) -> bytes:
-    """Training loss on the left axis, the fixed loss on a logarithmic right one.
+    """Training loss on the left axis, the validation loss on a logarithmic right one.
 
     Args:
         rows: ``step`` with ``smooth_loss`` (or ``loss``) or ``fixed_loss``, as a run's log.csv holds them.
@@ -64,7 +64,7 @@ def training(rows: Sequence[Mapping[str, float]]) -> bytes:
     right = left.twinx()
     for axes, names, colour, label in (
         (left, ("smooth_loss", "loss"), COLOURS[0], "training loss"),
-        (right, ("fixed_loss",), COLOURS[1], "fixed loss (log)"),
+        (right, ("fixed_loss",), COLOURS[1], "validation loss (log)"),
     ):
         name = next((n for n in names if any(n in row for row in rows)), None)
         points = [(row["step"], row[name]) for row in rows if name and name in row]

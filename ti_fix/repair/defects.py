@@ -145,7 +145,7 @@ def _find_too_many(specimen: Specimen) -> Iterable[Finding]:
             code="too-many-vectors",
             severity="error",
             message=f"It has {rows} vectors; a prompt chunk takes at most {MAX_VECTORS}. Split it into parts "
-            "(Split on the Files page, or ti-fix repair --split).",
+            "(Split into parts on the Files page, or ti-fix repair --split).",
         )
 
 

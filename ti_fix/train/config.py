@@ -218,10 +218,10 @@ class TrainConfig:
 
     # checks, checkpoints, previews
     validate_every: int = option(
-        50, "Validate every", "steps between fixed losses; 0: never", minimum=0, maximum=_MILLION
+        50, "Validate every", "steps between validation losses; 0: never", minimum=0, maximum=_MILLION
     )
     patience: int = option(
-        0, "Patience", "stop after so many fixed losses without a better one; 0: never", minimum=0, maximum=1000
+        0, "Patience", "stop after so many validation losses without a better one; 0: never", minimum=0, maximum=1000
     )
     validation_timesteps: int = option(
         8, "Validation timesteps", "of each picture", minimum=1, maximum=1000, expert=True

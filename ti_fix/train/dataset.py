@@ -106,7 +106,7 @@ def _folder(entry: str) -> tuple[Path, int]:
     else:
         folder, repeats = Path(entry), 1
     if not folder.is_dir():
-        raise WrongUse(f"{folder} is no folder; give a folder with pictures (folders).")
+        raise WrongUse(f"{folder} is no folder; give a folder with pictures for folders.")
     if not 1 <= repeats <= 10000:
         raise WrongUse(f"{entry}: pictures can count 1 to 10000 times; change the number.")
     return folder, repeats

@@ -63,12 +63,16 @@ def watch_gradient(numbers: Numbers, outcome: Outcome, names: Sequence[str]) -> 
 
 
 class Pace:
-    """Notices when steps suddenly take far longer, as when a driver moves the card's memory into main memory."""
+    """Notices when steps suddenly take far longer, as when a driver moves the card's memory into main memory.
 
-    def __init__(self) -> None:
+    Args:
+        on_card: whether the steps run on a graphics card; elsewhere other programs are the cause, and nothing is told.
+    """
+
+    def __init__(self, *, on_card: bool) -> None:
         self._usual: deque[float] = deque(maxlen=REMEMBERED)
         self._slow: list[float] = []
-        self._told = False
+        self._told = not on_card
 
     def watch(self, step: int, seconds: float) -> Iterator[FindingEvent]:
         """Tell once."""
@@ -146,8 +150,9 @@ def watch_progress(numbers: Numbers, steps: int) -> Iterator[FindingEvent]:
     if numbers.step >= max(50, steps // 2) and numbers.best_step == 0 and "no-progress" not in numbers.told:
         numbers.told.append("no-progress")
         message = (
-            f"After {numbers.step} steps the fixed loss is no better than before training ({numbers.first_loss:.4f}). "
-            "The rate may be too high or too low, or the captions may not fit; try another start text."
+            f"After {numbers.step} steps the validation loss is no better than before training "
+            f"({numbers.first_loss:.4f}). The rate may be too high or too low, or the captions may not fit; "
+            "try another start text."
         )
         yield event(numbers.step, "warning", "no-progress", message)
 

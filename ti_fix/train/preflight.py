@@ -264,7 +264,8 @@ def _check_rates(config: TrainConfig, about: Mapping[str, Statistics]) -> Iterat
         peak = max(rate(step) for step in range(1, config.steps + 1))
         share = peak / about[key].rms
         message = (
-            f"Highest rate for {key}: {peak:.3g} = {share:.3g} x the RMS of its vocabulary ({about[key].rms:.3g})."
+            f"Learning rate for {key}, at its highest: {peak:.3g}, which is {share:.2g} times the usual size (RMS) "
+            f"of a number in the model's words ({about[key].rms:.3g})."
         )
         yield _problem("note", "rate", message)
         if config.optimiser == "adamw" and share < 0.001:

@@ -43,7 +43,7 @@ def _text(text: TextView, several: bool) -> str:
 def _encoder(encoder: EncoderView) -> str:
     places = "".join(
         f"<li><b>{name(p['name'])}</b> <span>{TEXTS['chunk']}</span> {p['chunk'] + 1}, "
-        f"<span>{TEXTS['position']}</span> {p['position']}, {p['vectors']} <span>{TEXTS['vectors']}</span>"
+        f"<span>{TEXTS['position']}</span> {p['position']}, {_counted(p['vectors'])}"
         + (f", {p['missing']} <span>{TEXTS['missing']}</span>" if p["missing"] else "")
         + "</li>"
         for p in encoder.places()
@@ -51,6 +51,10 @@ def _encoder(encoder: EncoderView) -> str:
     chunks = "".join(_chunk(number, chunk) for number, chunk in enumerate(encoder.chunks, start=1))
     title = shown(ENCODERS[encoder.key].title)
     return f"<section><h6>{title}</h6>{chunks}{f'<ul>{places}</ul>' if places else ''}</section>"
+
+
+def _counted(vectors: int) -> str:
+    return f"{vectors} <span>{TEXTS['one_vector' if vectors == 1 else 'some_vectors']}</span>"
 
 
 def _chunk(number: int, chunk: tuple[Token, ...]) -> str:
