@@ -240,7 +240,7 @@ def test_names_that_prompts_cannot_call(name, code, severity):
 
 def test_rates_are_told_beside_the_vocabularys():
     work = planned(config(learning_rate="0.003"), pictures(1))
-    assert "0.003 = 0.1 x the RMS of its vocabulary (0.03)" in messages(work)
+    assert "0.003, which is 0.1 times the usual size (RMS) of a number in the model's words (0.03)" in messages(work)
     assert "rate-low" in {p.finding.code for p in planned(config(learning_rate="1e-6"), pictures(1)).problems}
     assert "rate-high" in {p.finding.code for p in planned(config(learning_rate="1"), pictures(1)).problems}
 

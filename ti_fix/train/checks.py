@@ -100,9 +100,7 @@ def distilled(engine: Engine, fixed: Sequence[Batch]) -> Iterator[Event]:
         kinds.append("a guidance input of the UNet, as LCM has it")
     guessed = guessed_detail(engine, fixed)
     guesses = guessed is not None and guessed > GUESSING
-    if (
-        guessed is not None and guesses and not kinds
-    ):  # pictures unlike all that a model knows give such a figure too, hence no warning
+    if guessed is not None and guesses and not kinds:  # no warning: strange pictures give such a figure too
         message = (
             f"The checkpoint answers like one that was made to draw in 1 to 8 steps: it makes up {min(guessed, 1):.0%} "
             "of the detail that noise hides. Pictures unlike all that a model knows look the same. If its maker calls "
