@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import time
+import urllib.request
 
 import pytest
 
@@ -61,6 +62,13 @@ def url(python, tmp_path_factory):
         program.terminate()
         program.wait(30)
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_the_browser_is_told_to_load_nothing_from_elsewhere(url):
+    for part in ("", "config"):
+        with urllib.request.urlopen(url + part) as answer:
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'self'" in policy and "http" not in policy and "*" not in policy
 
 
 @pytest.mark.parametrize("way", list(WAYS))

@@ -22,7 +22,7 @@ def _encoders(check: Check, model: TextModel) -> Iterator[Outcome]:
         actual = BY_WIDTH.get(width)
         expected = f"{spec.title}, {spec.width} wide"
         if actual is None or actual == spec:
-            found = f"{width} wide" if actual is None else expected
+            found = f"{width} wide, a small model of its own" if actual is None else expected
             yield check.good(expected, found, encoder)
             continue
         holders = [e for e in model.encoders if e.spec == actual]

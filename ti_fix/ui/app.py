@@ -33,6 +33,7 @@ def serve(host: PageHost, *, port: int, started: Callable[[str], None]) -> Any:
     """
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     import gradio as gr
+    from starlette.middleware import Middleware
 
     from ti_fix.ui import compat, mount_api
     from ti_fix.ui.tab import alone
@@ -52,6 +53,7 @@ def serve(host: PageHost, *, port: int, started: Callable[[str], None]) -> Any:
             quiet=True,
             show_api=False,
             allowed_paths=[str(folder) for folder in host.embedding_folders],
+            app_kwargs={"middleware": [Middleware(_FromHereAlone)]},
         )
     except OSError as error:
         hint = f"Port {port} is taken, perhaps by pages that still run; end those, or take --port {port + 1}."
@@ -59,6 +61,23 @@ def serve(host: PageHost, *, port: int, started: Callable[[str], None]) -> Any:
     mount_api(app, host)
     started(address)
     return blocks
+
+
+class _FromHereAlone:
+    """Tells the browser to load nothing from elsewhere: the page of Gradio asks for a script from the internet."""
+
+    POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:"
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def sent(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"content-security-policy", self.POLICY)]
+            await send(message)
+
+        await self._app(scope, receive, sent)
 
 
 PAGE_STYLE = """

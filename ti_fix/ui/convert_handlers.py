@@ -61,7 +61,9 @@ def opened(room: ConvertDesk) -> Iterator[Drawn]:
         elif state.status == "failed":
             raise TiFixError(state.message)
     status = "" if room.waiting() else markup.empty(TEXTS["nothing"], TEXTS["nothing_do"])
-    yield Drawn(choices=choices(room), status=status, cards=results(_done(room)), busy=room.working.state.active)
+    done = _done(room)
+    cards = results(done) if done or not status else ""  # nothing can be chosen where nothing waits
+    yield Drawn(choices=choices(room), status=status, cards=cards, busy=room.working.state.active)
     if room.working.state.active:
         yield from watched(room)
 

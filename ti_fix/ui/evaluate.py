@@ -115,6 +115,8 @@ def _draw_left(made: dict[str, Any]) -> None:
         lines=6,
         elem_id=_id("prompts"),
     )
+    made["against"] = gr.Dropdown(label=LABELS["against"], choices=[], multiselect=True, elem_id=_id("against"))
+    made["as_stored"] = gr.Checkbox(label=LABELS["as_stored"], value=False, elem_id=_id("as_stored"))
 
 
 def _draw_right(made: dict[str, Any]) -> None:
@@ -122,8 +124,6 @@ def _draw_right(made: dict[str, Any]) -> None:
         label=LABELS["references"], file_count="multiple", file_types=["image"], elem_id=_id("references")
     )
     compat.html(_id("references_hint"), f"<p>{shown(LABELS['references_hint'])}</p>")
-    made["against"] = gr.Dropdown(label=LABELS["against"], choices=[], multiselect=True, elem_id=_id("against"))
-    made["as_stored"] = gr.Checkbox(label=LABELS["as_stored"], value=False, elem_id=_id("as_stored"))
     made["run_name"] = gr.Dropdown(label=LABELS["run"], choices=[NO_RUN], value=NO_RUN, elem_id=_id("run_name"))
     made["maps"] = gr.Checkbox(label=LABELS["word_maps"], value=False, elem_id=_id("maps"))
     with gr.Accordion(LABELS["judge"], open=False, elem_classes=["ti_fix_fold"]):
