@@ -179,6 +179,8 @@
         if (event.key !== "Tab") return;
         // browsers stop at lists that scroll, which Gradio takes away at that moment: the keyboard would be nowhere
         for (const list of root().querySelectorAll("#ti_fix_root ul.options")) list.tabIndex = -1;
+        // and what is chosen in a list would keep the keyboard: Gradio 4 swallows every key there
+        if (event.target.closest?.("#ti_fix_root .token-remove")) event.stopPropagation();
     }, true);
 
     const SCROLLED = [".rows", ".strip", ".noticed ul", ".album"];

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,22 +108,15 @@ class PageCheck:
     def searches(self, faults: Faults) -> None:
         """search and filter narrow the list"""
         self._search("easyneg")
-        faults.unless(self._rows(1), f"{self._shown()} rows for easyneg")
+        rows = self._find("table").locator("tr[data-ti-fix]")
+        rows.nth(1).wait_for(state="detached")
+        faults.unless(rows.count() == 1, f"{rows.count()} rows for easyneg")
         self._search("")
         self.page.locator('[data-ti-fix="show:reject"]').first.click()
-        faults.unless(self._rows(3), f"{self._shown()} rows that are unusable")
         self._find("table").locator("tr[data-ti-fix]", has_text="long80").wait_for()
+        self.page.wait_for_timeout(1000)
+        faults.unless(rows.count() == 3, f"{rows.count()} rows that are unusable")
         self.page.locator('[data-ti-fix="show:all"]').first.click()
-
-    def _shown(self) -> int:
-        return int(self._find("table").locator("tr[data-ti-fix]").count())
-
-    def _rows(self, count: int) -> bool:
-        """Wait until the list has so many rows: on a busy computer its answer takes seconds."""
-        end = time.monotonic() + PATIENCE / 1000
-        while self._shown() != count and time.monotonic() < end:
-            self.page.wait_for_timeout(500)
-        return self._shown() == count
 
     def details(self, faults: Faults) -> None:
         """details say what it is and why"""
