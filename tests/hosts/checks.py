@@ -27,6 +27,7 @@ CONTROLS = ("a cat", "a dog, (red:1.3), [blue]", "a house BREAK a tree", "a [cat
 ROUNDING = 0.05
 """Mean grey levels; another word in the prompt changes 5 and more, an embedding 9 and more."""
 
+NOT_LOADED = "Error loading script"
 WITH_LORA = "a cat <lora:ckbundle:1>"
 BUNDLED = "a ckbundled"
 NEW = "a cknew"
@@ -50,6 +51,7 @@ class Check:
         plain: (family, prompt) -> picture without ti_fix.
         noise: mean grey levels by which the WebUI's own pictures differ after its model was loaded anew; CPUs round
             differently where data lie differently in memory.
+        refused: what the console says of scripts that the WebUI alone cannot load, as where a package is missing.
         versions: what the WebUI says of itself.
     """
 
@@ -59,6 +61,7 @@ class Check:
     table: Table = field(default_factory=Table)
     plain: dict[tuple[str, str], Picture] = field(default_factory=dict)
     noise: float = 0.0
+    refused: frozenset[str] = frozenset()
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -132,6 +135,7 @@ class Check:
             for prompt in prompts[:10]:
                 self.noise = max(self.noise, webui.picture(prompt).differs(self.plain["sdxl", prompt]))
             self.plain["sdxl", "hires"] = webui.picture("a cat", **HIRES)
+            self.refused = frozenset(line for line in webui.log().splitlines() if NOT_LOADED in line)
         note = f"loaded anew, it draws up to {self.noise:.1g} grey levels differently by itself" if self.noise else ""
         self.table.add("starts and draws without ti_fix", True, note)
 
@@ -298,8 +302,8 @@ class Check:
         """What is left behind."""
         with self.table.row("no error of ti_fix in the console") as faults:
             lines = webui.log().splitlines()
-            for words in ("ti_fix failed here", "Error loading script", "ti_fix_webui.py"):
-                at = next((n for n, line in enumerate(lines) if words in line), None)
+            for words in ("ti_fix failed here", NOT_LOADED, "ti_fix_webui.py"):
+                at = next((n for n, line in enumerate(lines) if words in line and line not in self.refused), None)
                 faults.unless(at is None, f"{words!r} is in it: {' / '.join(lines[at or 0 :][:12])}")
         with self.table.row("no file was renamed") as faults:
             faults.extend(path.name for path in self.folder.rglob("*.corrupted"))
