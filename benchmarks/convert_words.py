@@ -20,6 +20,7 @@ from harness import Figure, arguments, close, run_benchmark
 from ti_fix.convert.confidence import calibrate
 from ti_fix.convert.ladder import climb
 from ti_fix.convert.linear import LeftOut, Moments, fit
+from ti_fix.convert.local import LocalMap
 from ti_fix.convert.matching import Matched
 from ti_fix.convert.realign import KEEPS, realign
 from ti_fix.convert.sparse import decompose
@@ -55,11 +56,13 @@ def held_out(pair: TablePair, seed: int) -> dict[str, float]:
     """Mean centred cosine of each rung on a fifth of the words, and what the confidence says of it."""
     fitted, judged = pair.split(len(pair.ids) // 5, 40 + seed)
     mapping = fit(fitted)
-    calibration = calibrate(fitted, LeftOut.of(mapping, Moments.of(fitted)))
+    left_out = LeftOut.of(mapping, Moments.of(fitted))
+    maps = LocalMap.of(fitted, left_out)
+    calibration = calibrate(fitted, left_out, maps)
     found: dict[str, float] = {"zero": 0.0}
     truth = judged.target - mapping.target_mean
-    for method in ("vocabulary", "sparse", "sparse+linear", "linear", "auto"):
-        rungs = climb(judged.source, fitted, mapping, method, worth=calibration.worth)
+    for method in ("vocabulary", "sparse", "sparse+linear", "linear", "local", "auto"):
+        rungs = climb(judged.source, fitted, maps, method, worth=calibration.worth)
         cosines = torch.cosine_similarity(torch.stack([r.vector for r in rungs]) - mapping.target_mean, truth, dim=1)
         found[method] = float(cosines.mean())
         if method == "auto":

@@ -48,7 +48,7 @@ class Converter:
     ) -> None:
         learned = learn(vocabulary, CLIP_L.key, CLIP_G.key, cache, say)
         self.pair = learned.pair(*tables_of(vocabulary, CLIP_L.key, CLIP_G.key))
-        self.mapping = learned.mapping
+        self.maps = learned.maps
         self.calibration = calibration_of(self.pair, learned, cache)
         self._model, self._probe = model, probe
         self._matcher: OutputMatcher | None = None
@@ -78,7 +78,7 @@ class Converter:
             return
         left = embedding.vectors[CLIP_L.key]
         method = "auto" if config.method == MATCH else config.method
-        rungs = climb(left.detach().float().cpu(), self.pair, self.mapping, method, worth=self.calibration.worth)
+        rungs = climb(left.detach().float().cpu(), self.pair, self.maps, method, worth=self.calibration.worth)
         rows = tuple(Row(method=r.method, words=r.words, confidence=self.calibration.of(r)) for r in rungs)
         vectors: Mapping[str, Tensor] = {CLIP_L.key: left, CLIP_G.key: torch.stack([rung.vector for rung in rungs])}
         if config.method == MATCH:

@@ -18,6 +18,7 @@ KEPT = "kept"
 _SAID = {
     "vocabulary": "as words of the vocabulary",
     "sparse": "as sums of words",
+    "local": "by the map between the two encoders and the words around",
     "linear": "by the map between the two encoders",
     "sparse+linear": "by words and the map together",
     MATCH: "by matching the outputs of the loaded model",
