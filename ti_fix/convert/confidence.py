@@ -216,7 +216,7 @@ def isotonic(values: Tensor) -> Tensor:
 
 
 def rising(scores: Tensor, steps: Tensor) -> Tensor:
-    """A non-decreasing fit (n,) at ascending scores (n,), led in straight lines from the middle of one step to the next.
+    """A non-decreasing fit (n,) at ascending scores (n,), in straight lines from the middle of one step to the next.
 
     Without it, many scores would share one expectation and lose their order.
     """
