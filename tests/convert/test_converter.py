@@ -46,6 +46,11 @@ def test_words_sums_and_strangers_each_go_their_way(converter: Converter) -> Non
     assert found.embedding.vectors["clip_l"] is rows
     torch.testing.assert_close(found.embedding.vectors["clip_g"][0], RIGHT[4] * 3)
     assert "1 by the map" in found.message
+    (told,) = found.findings
+    mapping = converter.maps.mapping
+    assert told.code == "map" and f"{max(0.0, mapping.r_squared):.0%}" in told.message
+    assert f"{mapping.cosine:.2f}" in told.message
+    assert not converter.to_sdxl(sd15(LEFT[:2])).findings  # words need no map
 
 
 def test_name_aliases_and_metadata_travel(converter: Converter) -> None:

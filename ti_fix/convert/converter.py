@@ -13,7 +13,8 @@ from ti_fix.convert.check import Probe, checked, tried
 from ti_fix.convert.confidence import WORTHLESS
 from ti_fix.convert.config import L_ONLY, MATCH, ConvertConfig
 from ti_fix.convert.dictionary import calibration_of, learn
-from ti_fix.convert.ladder import climb
+from ti_fix.convert.ladder import BY_THE_MAP, climb
+from ti_fix.convert.linear import LinearMap
 from ti_fix.convert.matching import Matched, MatchEvent
 from ti_fix.convert.outputs import OutputMatcher
 from ti_fix.convert.result import Conversion, Row, is_for, noted, sentence
@@ -108,6 +109,8 @@ class Converter:
     ) -> Conversion:
         whole = noted(embedding, vectors, f"SD1.5, {config.method}")
         done = checked(Conversion(embedding=whole, rows=rows, message=sentence(rows)))
+        if any(row.method in BY_THE_MAP for row in rows):
+            done = done.noticed(_of_the_map(self.maps.mapping))
         return done if self._model is None else tried(done, self._model, self.pair, self._probe)
 
 
@@ -126,6 +129,14 @@ def _usable(embedding: Embedding) -> tuple[Embedding, list[Finding]]:
         return embedding, []
     message = "Its T5 part is dropped, as SDXL has no such encoder; the CLIP-L half is converted."
     return embedding.half((CLIP_L.key,)), [Finding(code="dropped-t5", severity="note", message=message, encoder="t5")]
+
+
+def _of_the_map(mapping: LinearMap) -> Finding:
+    message = (
+        f"Of words that it has not seen, this checkpoint's linear map explains {max(0.0, mapping.r_squared):.0%} of the "
+        f"variance in bigG; the cosine with the truth is {mapping.cosine:.2f} on average, the common part taken off."
+    )
+    return Finding(code="map", severity="note", message=message, encoder=CLIP_G.key)
 
 
 def _left_only(embedding: Embedding) -> Conversion:

@@ -35,6 +35,9 @@ EXACTLY = 0.99999
 
 METHODS = ("auto", "vocabulary", "sparse", "local", "linear", "sparse+linear")
 
+BY_THE_MAP = frozenset({"local", "linear", "sparse+linear"})
+"""Rungs that rest on the map."""
+
 FAST = "fast"
 """The rungs of ``auto`` that take milliseconds: word and map, without the search for sums of words."""
 
