@@ -19,8 +19,9 @@ class ConvertConfig:
     method: str = option(
         "auto",
         "Method",
-        "auto takes the first that holds for each vector: a word of the vocabulary, a sum of words, the map and the words around; "
-        "match goes on from there and lets the loaded model move the vectors until its outputs fit (minutes)",
+        "auto takes the first that holds for each vector: a word of the vocabulary, a sum of words, the map and the "
+        "words around; match goes on from there and lets the loaded model move the vectors until its outputs fit "
+        "(minutes)",
         choices=(*METHODS, MATCH, L_ONLY),
     )
     steps: int = option(

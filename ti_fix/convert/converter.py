@@ -133,8 +133,8 @@ def _usable(embedding: Embedding) -> tuple[Embedding, list[Finding]]:
 
 def _of_the_map(mapping: LinearMap) -> Finding:
     message = (
-        f"Of words that it has not seen, this checkpoint's linear map explains {max(0.0, mapping.r_squared):.0%} of the "
-        f"variance in bigG; the cosine with the truth is {mapping.cosine:.2f} on average, the common part taken off."
+        f"Of words that it has not seen, this checkpoint's linear map explains {max(0.0, mapping.r_squared):.0%} of "
+        f"the variance in bigG; the cosine with the truth is {mapping.cosine:.2f} on average, the common part off."
     )
     return Finding(code="map", severity="note", message=message, encoder=CLIP_G.key)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from ti_fix.convert.evidence import Around
 from ti_fix.convert.linear import LeftOut, LinearMap
@@ -24,6 +25,9 @@ SHARPNESSES = (4.0, 8.0, 16.0, 32.0)
 
 ASKED = 1000
 """Words at most that choose between them."""
+
+MOST_NOISE = 0.5
+"""Length of the strongest noise, in lengths of a word."""
 
 TOGETHER = 256
 """Vectors that are looked at together."""
@@ -47,20 +51,29 @@ class LocalMap:
 
     @classmethod
     def of(cls, pair: TablePair, left_out: LeftOut, asked: int = ASKED) -> LocalMap:
-        """With the share and the sharpness that serve words best, each converted as if it were unknown."""
+        """With the share and the sharpness that serve words best, half as if unknown and half known but blurred.
+
+        Trained vectors are both: they start at a word that is known, and move away from it.
+        """
         leverage = torch.cat([left_out.leverage(source.cpu()) for source, _ in pair.blocks()])
         tried = [
             cls(mapping=left_out.mapping, leverage=leverage, share=share, sharpness=sharpness)
             for share, sharpness in itertools.product(SHARES, SHARPNESSES)
         ]
         words, _ = parted(len(pair.ids), min(asked, len(pair.ids)), 2)
-        scores = torch.zeros(len(tried))
+        random, scores = torch.Generator().manual_seed(2), torch.zeros(len(tried))
         for some in words.split(TOGETHER):
             source, target = pair.source_rows(some), pair.target_rows(some)
-            around = Around.of(source, pair, some)
-            mapped, centre = left_out.map(around.everyday(source), source, target), left_out.mapping.target_mean
-            for i, each in enumerate(tried):
-                scores[i] += torch.cosine_similarity(each.add(mapped, around) - centre, target - centre, dim=1).sum()
+            unknown = Around.of(source, pair, some)
+            noise = normalize(torch.randn(source.shape, generator=random), dim=1) * pair.source_norms.mean()
+            vectors = source + torch.linspace(0, MOST_NOISE, len(some))[:, None] * noise
+            known = Around.of(vectors, pair)
+            for around, mapped in (
+                (unknown, left_out.map(unknown.everyday(source), source, target)),
+                (known, left_out.mapping(known.everyday(vectors))),
+            ):
+                for i, each in enumerate(tried):
+                    scores[i] += _likeness(each.add(mapped, around), target, left_out.mapping)
         return tried[int(scores.argmax())]
 
     def __call__(self, vectors: Tensor, around: Around) -> Tensor:
@@ -77,3 +90,8 @@ class LocalMap:
         guess = self.mapping(source / whole) * whole  # the map is affine: the sum of what it says of each word
         missed: Tensor = target - guess
         return mapped + self.share * missed
+
+
+def _likeness(answers: Tensor, target: Tensor, mapping: LinearMap) -> float:
+    centre = mapping.target_mean
+    return float(torch.cosine_similarity(answers - centre, target - centre, dim=1).sum())
