@@ -158,7 +158,7 @@ def closable(old: StandaloneModel, new: StandaloneModel, vectors: Vectors) -> fl
     for key, row in vectors.items():
         step = STEP * row.norm()
         for unit in torch.eye(row.numel()):
-            up, down = (flat({**vectors, key: row + sign * step * unit}) for sign in (1, -1))
+            up, down = (flat({**vectors, key: row + sign * step * unit.view_as(row)}) for sign in (1, -1))
             columns.append((up - down) / (2 * STEP))
     slopes = torch.stack(columns, dim=1).double()
     square = slopes.T @ slopes
