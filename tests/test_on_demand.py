@@ -18,12 +18,32 @@ PACKAGES = ("ti_fix.convert", "ti_fix.evaluate", "ti_fix.heatmap", "ti_fix.hosts
 
 STARTED = """
 import json, sys
-import ti_fix.api, ti_fix.convert.at_load
+from pathlib import Path
+from PIL import Image
+import ti_fix.api, ti_fix.align, ti_fix.convert.at_load
 from ti_fix.ui import convert_handlers, evaluate_handlers, evaluate_sent, files_handlers, maps, model_handlers
 from ti_fix.ui import train_handlers
-print(json.dumps([name for name in sys.modules if name.startswith("ti_fix.")]))
+from tests.ui.folders import StandIn, fill
+from ti_fix.ui.convert_desk import convert_desk_of
+from ti_fix.ui.desk import desk_of
+from ti_fix.ui.files_table import View
+from ti_fix.ui.train_shown import Window
+
+def loaded():
+    return [name for name in sys.modules if name.startswith("ti_fix.")]
+
+started = loaded()
+desk = desk_of(StandIn(fill(Path(sys.argv[1]) / "embeddings")))
+Image.new("RGB", (64, 64)).save(Path(sys.argv[1]) / "picture.png")
+desk.training.album.take([str(Path(sys.argv[1]) / "picture.png")])
+list(convert_handlers.opened(convert_desk_of(desk)))
+list(evaluate_handlers.opened(desk))
+files_handlers.searched(desk, View(), "")
+list(model_handlers.opened(desk))
+list(train_handlers.opened(desk, Window()))
+print(json.dumps([started, loaded()]))
 """
-"""What the WebUI waits for, but for what needs Gradio or the WebUI."""
+"""What the WebUI waits for, but for what needs Gradio or the WebUI; then each page comes into sight."""
 
 LATER = {
     "ti_fix.align.strategies",
@@ -64,10 +84,11 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         from ti_fix.train import nothing  # noqa: F401
 
 
-def test_the_start_of_a_webui_imports_nothing_that_only_a_button_needs():
-    command = [sys.executable, "-c", STARTED]
+def test_the_start_of_a_webui_imports_nothing_that_only_a_button_needs_and_no_page_waits_for_it(tmp_path):
+    command = [sys.executable, "-c", STARTED, str(tmp_path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
-    loaded = set(json.loads(done.stdout.splitlines()[-1]))
-    assert "ti_fix.train.config" in loaded
-    assert not loaded & LATER
+    started, opened = map(set, json.loads(done.stdout.splitlines()[-1]))
+    assert "ti_fix.train.config" in started
+    assert not started & LATER
+    assert opened == started
     assert all((ROOT / f"{name.replace('.', '/')}.py").is_file() for name in LATER)

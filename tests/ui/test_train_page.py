@@ -18,7 +18,8 @@ from tests.ui.folders import StandIn, widened
 from ti_fix.formats import read
 from ti_fix.hosts.standalone import StandaloneHost
 from ti_fix.train import TrainConfig
-from ti_fix.ui import train_album
+from ti_fix.train.history import Run
+from ti_fix.ui import train_album, train_view
 from ti_fix.ui import train_handlers as handlers
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.guard import FAULT
@@ -112,6 +113,13 @@ def test_a_name_pictures_and_train_make_an_embedding_that_prompts_can_call(desk,
     assert page["strip"].count("<img") == 1
     assert TRIGGER in page["history"]
     assert not page["buttons"].running and not page["buttons"].paused
+
+
+@pytest.mark.parametrize(("count", "steps", "vectors"), [(1, "step", "vector"), (2, "steps", "vectors")])
+def test_an_earlier_run_counts_in_the_right_number(count, steps, vectors):
+    config = TrainConfig(name=TRIGGER, vectors=count)
+    run = Run(config=config, when=0, steps=count, curve=(), saved=(), previews=(), final=None, resumable=False)
+    assert f"<b>{count}</b> <span>{steps}</span> · {count} <span>{vectors}</span> · " in train_view.history([run])
 
 
 @pytest.mark.parametrize(
