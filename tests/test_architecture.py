@@ -66,7 +66,6 @@ ONLY_IN = {
     "modules_forge": HOST_FILES,
     "gradio": r"ui/.*",
     "fastapi": r"ui/.*",
-    "starlette": r"ui/.*",
     "diffusers": r"(hosts/standalone|small)\b.*",
     "transformers": r"(hosts/standalone|small)\b.*",
     "resvg_py": r"small/training/pictures\.py",
