@@ -148,7 +148,7 @@ def test_a_second_start_says_that_one_runs(desk, host, pictures):
     handlers.stop(desk)
     gate.set()
     assert desk.training.job.wait(30).status == "stopped"
-    assert "Nothing was trained" in last(handlers.opened(desk, Window()))["status"]
+    assert "nothing was trained" in last(handlers.opened(desk, Window()))["status"]
     assert not list(host.embedding_folders[0].rglob("*.safetensors"))
 
 

@@ -14,7 +14,7 @@ WAYS = {
     "register": "repaired",
     "halved": "used with one half",
     "complete": "converted when used",
-    "skip": "for other models",
+    "skip": "not used",
     "refuse": "unusable",
 }
 

@@ -135,5 +135,5 @@ def _same_name(members: list[tuple[int, Judged]]) -> Iterator[tuple[int, Finding
                 Finding(code="same-name", severity="note", message=f"{others} has the same name; this one is used."),
             )
         else:
-            message = f"{winner.parsed.paths[0]} has the same name {each.trigger!r} and is used instead. Rename one."
+            message = f"{_seen_from(each, winner)} has the same name {each.trigger!r} and is used instead. Rename one."
             yield i, Finding(code="same-name", severity="warning", message=message)

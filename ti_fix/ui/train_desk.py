@@ -301,7 +301,7 @@ class TrainDesk:
 def _ending(live: Live) -> str:
     done = live.done
     if done is None:
-        return "Nothing was trained."
+        return "Stopped before the first step; nothing was trained."
     if live.paused:
         return f"Paused at step {done.step:,}. The model is free for pictures; press Resume to go on."
     how = {"finished": "Finished", "stopped": "Stopped", "plateau": "Finished, as it got no better,"}[done.reason]
