@@ -51,7 +51,7 @@ def build(desk: Desk) -> None:
         channel = draw_channel("convert")
     outputs = [files, row.status, cards, look, write, row.stop]
     for button in (channel.opened, refresh):
-        compat.on(button.click, partial(_opened, room), [], outputs, queue=True)
+        compat.on(button.click, partial(_opened, room), [files], outputs, queue=True)
     for button, writes in ((look, False), (write, True)):
         given = [files, everything, method, pictures, *settings]
         compat.on(button.click, partial(_convert, room, writes), given, outputs, queue=True)
@@ -59,8 +59,8 @@ def build(desk: Desk) -> None:
     compat.on(row.stop.click, partial(_stop, room), [], outputs)
 
 
-def _opened(room: ConvertDesk) -> Iterator[list[Any]]:
-    for each in convert_handlers.opened(room):
+def _opened(room: ConvertDesk, chosen: Any) -> Iterator[list[Any]]:
+    for each in convert_handlers.opened(room, chosen or ()):
         yield drawn(each)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from ti_fix.formats import read
 from ti_fix.formats.write import file_name, write
 from ti_fix.jobs import Job, Progress
 from ti_fix.protocols import Host
-from ti_fix.train import CheckpointEvent, DoneEvent, TrainConfig
+from ti_fix.train import CheckpointEvent, DoneEvent, PrepareEvent, TrainConfig
 from ti_fix.train.config import check
 from ti_fix.train.dataset import pictures_in
 from ti_fix.train.history import Run, at_step, runs
@@ -131,7 +132,7 @@ class TrainDesk:
         check(config)
         self._refuse_taken(config)
         found = Live(config=config, look=True)
-        self.checking.start("Checking", lambda _: self._look(found), run=self.host.training_host().run)
+        self.checking.start("Checking", lambda stop: self._look(found, stop), run=self.host.training_host().run)
         self.found = found
 
     def caption(self, captioner: Captioner, paths: Sequence[Path]) -> None:
@@ -232,8 +233,10 @@ class TrainDesk:
             publish=self.host.publish,
             judge=self._wrong_with_model,
         )
-        with Log(live.config) as log:
+        with Log(live.config) as log, closing(events):
             for each in events:
+                if isinstance(each, PrepareEvent) and self._stopped(stop, host):  # before a step it would not be asked
+                    break
                 event = self._published(each, live)
                 log.add(event)
                 live.add(event)
@@ -282,7 +285,7 @@ class TrainDesk:
         self._save.clear()
         return self._saving
 
-    def _look(self, found: Live) -> Iterator[Any]:
+    def _look(self, found: Live, stop: threading.Event) -> Iterator[Any]:
         from ti_fix.train import gather, look
         from ti_fix.ui.train_tokens import token_view
 
@@ -290,19 +293,22 @@ class TrainDesk:
         host = self.host.training_host()
         model, data = host.model(), gather(found.config)
         found.tokens = token_view(self.host, found.config, data)
-        for event in look(found.config, model, data, fit=self.host.fit, judge=self._wrong_with_model):
-            found.add(event)
-            yield event
-            progress = progress_of(event)
-            if progress is not None:
-                yield progress
+        with closing(look(found.config, model, data, fit=self.host.fit, judge=self._wrong_with_model)) as events:
+            for event in events:
+                if self._stopped(stop, host):
+                    return
+                found.add(event)
+                yield event
+                progress = progress_of(event)
+                if progress is not None:
+                    yield progress
         yield Outcome(text="Ready to train.")
 
 
 def _ending(live: Live) -> str:
     done = live.done
     if done is None:
-        return "Nothing was trained."
+        return "Stopped before the first step; nothing was trained."
     if live.paused:
         return f"Paused at step {done.step:,}. The model is free for pictures; press Resume to go on."
     how = {"finished": "Finished", "stopped": "Stopped", "plateau": "Finished, as it got no better,"}[done.reason]

@@ -79,7 +79,7 @@ PAGE = MappingProxyType(
         "download": "Download it and go on",
         "shaded": "Shaded edges are cut off at this resolution.",
         "masked": "Red places count less in the loss, by the picture's mask or transparency.",
-        "caption_by": "Captions for the others:",
+        "caption_by": "Captions for those without:",
         "sentences": "as a sentence",
         "tags": "as tags",
         "rate": "Rate",
