@@ -99,14 +99,28 @@ def _maybe(rng: random.Random, chance: float) -> bool:
     return rng.random() < chance
 
 
+def _between(rng: random.Random) -> tuple[Paint, str]:
+    """A hue that no single word covers, with the two words around it ("" where it is left unsaid).
+
+    Were such hues never said, a caption without a colour would mean "one of them", and a learned vector would find
+    that class instead of a hue.
+    """
+    paint = scenes.unnamed_paint(rng)
+    return paint, scenes.two_words(paint) if _maybe(rng, 0.6) else ""
+
+
 def _colour(rng: random.Random, words: Words, shape: str) -> Paint:
-    if _maybe(rng, 0.16):
-        return scenes.unnamed_paint(rng)
+    if _maybe(rng, 0.24):
+        paint, said = _between(rng)
+        if said:
+            words["colour"] = said
+        return paint
     while True:
         word = rng.choice(scenes.COLOURS)
         if (word, shape) not in scenes.HELD_OUT_PAIRS:
             break
-    words["colour"] = word
+    if not _maybe(rng, 0.12):
+        words["colour"] = word
     return scenes.colour_paint(word, rng)
 
 
@@ -134,7 +148,7 @@ def _second(rng: random.Random, first: Paint, words: Words) -> Paint:
     while True:
         word = rng.choice(scenes.COLOURS) if words.get("texture") == "split" or _maybe(rng, 0.4) else "white"
         if words.get("texture") == "split" and _maybe(rng, 0.16):
-            paint, name = scenes.unnamed_paint(rng), ""
+            paint, name = _between(rng)
         else:
             paint, name = scenes.colour_paint(word, rng), word
         if first.hue is not None and paint.hue is not None:

@@ -133,7 +133,7 @@ def truth(described: Described) -> dict[str, int]:
     labels["background"] = scenes.BACKGROUNDS.index(described.background)
     labels["layout"] = LAYOUTS.index(described.layout)
     for slot, (thing, words) in enumerate(zip(described.scene.things, described.words, strict=True)):
-        values = {"shape": thing.shape, "texture": thing.texture, "colour": words.get("colour", "unnamed")}
+        values = {"shape": thing.shape, "texture": thing.texture, "colour": scenes.seen_colour(thing.paint)}
         if thing.shape != "blob" or "lobes" in words:
             values["stretch"] = words.get("stretch", "even")
             values["slant"] = "slanted" if "slant" in words else "upright"

@@ -26,7 +26,7 @@ BACKGROUNDS = ("white", "black", "gray", *HUES)
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring", "heart", "diamond")
 TEXTURES = ("striped", "dotted", "checkered")
 HUE_BAND = 9.0  # a colour word covers its hue +- this many degrees
-UNNAMED_HUES = ((76.0, 104.0), (146.0, 204.0), (302.0, 340.0))  # drawn, never said
+UNNAMED_HUES = ((76.0, 104.0), (146.0, 204.0), (302.0, 340.0))  # far from every colour word
 FINE, COARSE = (20.0, 23.0), (31.0, 38.0)  # texture periods in pixels with a word; between them there is none
 STRETCH = 1.5  # "tall" and "wide" scale the axes by sqrt of this
 SLANT = 0.45  # horizontal shear of "slanted"
@@ -205,9 +205,30 @@ def colour_paint(word: str, rng: random.Random) -> Paint:
 
 
 def unnamed_paint(rng: random.Random) -> Paint:
-    """A colour that no word covers."""
-    low, high = rng.choice(UNNAMED_HUES)
-    return Paint(hue=rng.uniform(low, high))
+    """A colour that no single word covers."""
+    while True:
+        paint = Paint(hue=rng.uniform(0, 360))
+        if min(hue_distance(each, paint.hue or 0) for each in HUES.values()) > HUE_BAND:
+            return paint
+
+
+def seen_colour(paint: Paint) -> str | None:
+    """The colour word that covers a paint, "unnamed" far from all of them, None where it could be taken for either."""
+    if paint.hue is None:
+        return min(("white", "black"), key=lambda word: abs(GRAYS[word] - paint.gray))
+    hue = paint.hue % 360
+    if any(low <= hue <= high for low, high in UNNAMED_HUES):
+        return "unnamed"
+    return next((word for word, centre in HUES.items() if hue_distance(centre, hue) <= HUE_BAND), None)
+
+
+def two_words(paint: Paint) -> str:
+    """The colour words on both sides of a hue, the nearer one last: "yellow green" is a green."""
+    hue = paint.hue or 0
+    below = min(HUES, key=lambda word: (hue - HUES[word]) % 360)
+    above = min(HUES, key=lambda word: (HUES[word] - hue) % 360)
+    near, other = sorted((below, above), key=lambda word: hue_distance(HUES[word], hue))
+    return f"{other} {near}"
 
 
 def background_paint(word: str, rng: random.Random) -> Paint:
