@@ -141,6 +141,20 @@ def test_seen_colours_are_told_apart_only_where_they_can_be() -> None:
     assert scenes.seen_colour(Paint(gray=25)) == "black"
 
 
+def test_named_silhouettes_are_none_of_the_held_out_ones() -> None:
+    for word in scenes.SILHOUETTES:
+        named = picture(thing(shape="blob", **scenes.silhouette_form(word)))
+        assert min(concept.errors(named)["error"] for concept in concepts("shape")) > 0.15
+
+
+def test_compass_points_to_where_the_first_half_lies() -> None:
+    for angle, word in ((0.0, "east"), (-20.0, "east"), (70.0, "south"), (225.0, "north west"), (350.0, "east")):
+        assert scenes.compass(angle) == word
+    split = picture(thing(texture="split", paint=Paint(hue=90), second=Paint(hue=322), angle=90))
+    y = np.nonzero(np.abs(split - Paint(hue=90).rgb()).sum(-1) < 60)[0]
+    assert y.mean() > 70  # south is down
+
+
 def test_unnamed_hues_are_far_from_every_word() -> None:
     for concept in concepts("hue"):
         assert hue_word(concept.hue) is None
@@ -150,7 +164,7 @@ def test_unnamed_hues_are_far_from_every_word() -> None:
 
 def test_captions_have_all_lengths() -> None:
     rng = random.Random(7)
-    lengths = [len(captions.caption(captions.draw(rng), rng).split()) for _ in range(2000)]
+    lengths = [len(captions.caption(captions.draw(rng), rng).split()) for _ in range(5000)]
     assert min(lengths) <= 4
     assert max(lengths) >= 50
     assert math.isclose(float(np.median(lengths)), 14, abs_tol=6)

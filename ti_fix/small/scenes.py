@@ -12,6 +12,8 @@ import colorsys
 import math
 import random
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,12 @@ UNNAMED_HUES = ((76.0, 104.0), (146.0, 204.0), (302.0, 340.0))  # far from every
 FINE, COARSE = (20.0, 23.0), (31.0, 38.0)  # texture periods in pixels with a word; between them there is none
 STRETCH = 1.5  # "tall" and "wide" scale the axes by sqrt of this
 SLANT = 0.45  # horizontal shear of "slanted"
+COMPASS = ("east", "south east", "south", "south west", "west", "north west", "north", "north east")
+# words for silhouettes of lobes that no other word describes: what they mean is only what is drawn under them
+SILHOUETTES = tuple(
+    "leaf apple egg boat fish bird bear cat dog cloud stone bone shoe hat bell key nut bread cake tree flower duck "
+    "horse pig cow skull brain hand foot ear nose rocket drum cup pot bottle".split()
+)
 LOBES = {"three": 3, "four": 4, "five": 5}
 SMALL, LARGE = (20.0, 24.0), (37.0, 43.0)  # radii in pixels with a word
 PLACES = {"left": (0.3, 0.5), "right": (0.7, 0.5), "top": (0.5, 0.3), "bottom": (0.5, 0.7)}
@@ -252,6 +260,18 @@ def clear_of(background: str, paints: list[Paint]) -> bool:
 def wild_lobes(rng: random.Random) -> tuple[tuple[int, float, float], ...]:
     """Lobe coefficients of a blob that no word describes."""
     return tuple((k, abs(rng.gauss(0, 0.42 / k**0.75)), rng.uniform(0, 2 * math.pi / k)) for k in (2, 3, 4, 5))
+
+
+@cache
+def silhouette_form(word: str) -> dict[str, Any]:
+    """Lobes, stretch and slant of one of the `SILHOUETTES`."""
+    rng = random.Random(f"silhouette {word}")
+    return {"lobes": wild_lobes(rng), "stretch": math.exp(rng.gauss(0, 0.25)), "slant": rng.gauss(0, 0.2)}
+
+
+def compass(angle: float) -> str:
+    """The nearest of the eight points of the compass; 0 degrees is east, 90 south (y runs down)."""
+    return COMPASS[round(angle % 360 / 45) % 8]
 
 
 def plain_lobes(lobes: int, rng: random.Random) -> tuple[tuple[int, float, float], ...]:
