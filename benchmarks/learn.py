@@ -48,14 +48,14 @@ class Plan:
     kinds: tuple[str, ...] = KINDS
     first: int = 0
     values: int = 5
-    steps: int = 100
+    steps: int = 400
     batch: int = 4
-    vectors: int = 1
-    rate: str = "0.1"
+    vectors: int = 3
+    rate: str = "0.2"
     optimiser: str = "adamw"
     weighting: str = "debiased"
     made: int = 16
-    starts: tuple[str, ...] = ("words", "mean", "random")
+    starts: tuple[str, ...] = ("words", "random")
 
 
 SIZES = ("first", "values", "steps", "batch", "vectors", "made")
@@ -98,7 +98,8 @@ def settings(concept: Concept, start: str, plan: Plan) -> TrainConfig:
     return TrainConfig(
         name=TRIGGER,
         start=start,
-        start_text=f"{concept.class_word}:1 thing:.5" if start == "mean" else concept.class_word,
+        start_text=concept.class_word,
+        start_noise=0.1,
         resolution=128,
         steps=plan.steps,
         batch_size=plan.batch,
@@ -109,7 +110,7 @@ def settings(concept: Concept, start: str, plan: Plan) -> TrainConfig:
         schedule="cosine",
         optimiser=plan.optimiser,
         weighting=plan.weighting,
-        validate_every=25,
+        validate_every=50,
         seed=concept.index,
     )
 
