@@ -22,8 +22,9 @@ from torch import Tensor
 
 from convert_words import PICTURES, words_of
 from harness import Figure, arguments, close, run_benchmark
+from ti_fix.convert.config import KEEPS
 from ti_fix.convert.matching import Matched, Vectors, read_outputs, sentences
-from ti_fix.convert.realign import KEEPS, realign
+from ti_fix.convert.realign import realign
 from ti_fix.convert.tables import TablePair
 from ti_fix.embedding import CLIP_G, CLIP_L, Embedding
 from ti_fix.hosts.standalone import StandaloneModel, parts_of_small

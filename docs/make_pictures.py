@@ -1,25 +1,31 @@
 """Take the pictures of the README and the guide from the running pages, on the small model.
 
 .venv-gradio-4.40.0/bin/python docs/make_pictures.py     (after `python3 run.py test`; needs a Chromium)
+.venv-gradio-4.40.0/bin/python docs/make_pictures.py files convert model     only these; train takes evaluate along
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import safetensors.torch
+import torch
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from tests.ui.browser.visit import FLAGS, PATIENCE, Visit, chromium, entered
 from ti_fix.cli.broken import make_broken_folder
+from ti_fix.small import load
 from ti_fix.small.captions import plain_caption
 from ti_fix.small.concepts import concepts
 from ti_fix.small.scenes import render
@@ -53,9 +59,15 @@ EXAMPLES = (
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help=" ".join(PAGES))
+    wanted = parser.parse_args().pages
+    if not set(wanted) <= set(PAGES):
+        parser.error(f"pages are {', '.join(PAGES)}")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         make_broken_folder(root / "embeddings")
+        write_old_file(root / "embeddings" / "blue-cat.safetensors")
         photos = {each.name: training_pictures(root / each.name, each) for each in EXAMPLES}
         command = [sys.executable, "-m", "ti_fix", "ui", "--embeddings", str(root / "embeddings"), "--no-browser"]
         with subprocess.Popen([*command, "--port", str(PORT)], cwd=ROOT, stderr=subprocess.PIPE, text=True) as program:
@@ -68,10 +80,22 @@ def main() -> int:
                     browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
                     page = browser.new_page(viewport={"width": 1440, "height": 900})
                     page.set_default_timeout(PATIENCE)
-                    take(page, photos)
+                    take(page, photos, wanted or list(PAGES))
             finally:
                 program.terminate()
     return 0
+
+
+def write_old_file(path: Path) -> None:
+    """An SD1.5 file: a word, a sum of two words, and something between a word and noise, at CLIP-L's real width."""
+    model = load("sdxl")
+    table, tokens = model.text_encoders["clip_l"].get_input_embeddings().weight, model.tokenizers["clip_l"]
+    cat, blue, soft = (
+        table[tokens(word, add_special_tokens=False)["input_ids"][0]].detach() for word in ("cat", "blue", "fur")
+    )
+    noise = torch.randn(soft.shape, generator=torch.Generator().manual_seed(1)) * soft.norm() / 8
+    rows = torch.stack([cat, 0.7 * blue + 0.7 * cat, soft + 0.25 * noise])
+    safetensors.torch.save_file({"emb_params": rows.repeat(1, 12)}, path)
 
 
 def training_pictures(folder: Path, example: Example) -> list[str]:
@@ -87,15 +111,46 @@ def training_pictures(folder: Path, example: Example) -> list[str]:
     return [str(path) for path in sorted(folder.iterdir())]
 
 
-def take(page: Page, photos: dict[str, list[str]]) -> None:
+def take(page: Page, photos: dict[str, list[str]], wanted: list[str]) -> None:
     """Walk to the places and take a picture of each."""
     page.goto(f"http://127.0.0.1:{PORT}/")
     visit = Visit(page, PICTURES)
     entered(visit)
+    for name in wanted:
+        PAGES[name](visit, photos)
+
+
+def files(visit: Visit) -> None:
+    """One embedding of the list with its details."""
+    visit.tab("Files")
     visit.expect("#ti_fix_files_table", "swapped-labels")
     visit.press('#ti_fix_files_table button.name:has-text("swapped-labels")')
     visit.expect("#ti_fix_files_side", "Swapped the halves")
-    shoot(page, "files")
+    shoot(visit.page, "files")
+
+
+def convert(visit: Visit) -> None:
+    """What would come out of an SD1.5 file."""
+    visit.tab("Convert")
+    visit.choose("convert_files", "blue-cat")
+    visit.press("#ti_fix_convert_look")
+    visit.expect("#ti_fix_convert_cards", "not written yet")
+    shoot(visit.page, "convert")
+
+
+def model(visit: Visit) -> None:
+    """The model's lamp and a prompt taken apart."""
+    visit.tab("Model")
+    visit.expect("#ti_fix_model_report h3", "")
+    visit.fill("model_prompt", "a photo of healthy-style, (red figure:1.2) BREAK on a table")
+    visit.press("#ti_fix_model_apart")
+    visit.expect("#ti_fix_model_tokens", "figure")
+    shoot(visit.page, "model")
+
+
+def examples(visit: Visit, photos: dict[str, list[str]]) -> None:
+    """The three examples of the guide, trained, and the report of the first."""
+    page = visit.page
     visit.tab("Train")
     options = "#ti_fix_train_options > button, #ti_fix_train_options > .label-wrap"
     visit.press(options)
@@ -139,6 +194,14 @@ def evaluate(visit: Visit, photos: list[str]) -> None:
     visit.press("#ti_fix_evaluate_start")
     visit.page.locator("#ti_fix_evaluate_result .report h2").first.wait_for(timeout=LONG)
     shoot(visit.page, "evaluate", "#ti_fix_evaluate_result", upper=1395)
+
+
+PAGES: dict[str, Callable[[Visit, dict[str, list[str]]], None]] = {
+    "files": lambda visit, _: files(visit),
+    "convert": lambda visit, _: convert(visit),
+    "model": lambda visit, _: model(visit),
+    "train": examples,
+}
 
 
 def shoot(page: Page, name: str, what: str = "#ti_fix_root", upper: int | None = None) -> None:

@@ -272,6 +272,11 @@
             badge.title = "Open in TI Fix";
             badge.addEventListener("click", (event) => {
                 event.stopPropagation();  // the card itself puts its name into the prompt
+                const search = find("files_search")?.querySelector("textarea, input");
+                if (search?.value) {  // an old search would hide the row
+                    search.value = "";
+                    search.dispatchEvent(new Event("input", {bubbles: true}));
+                }
                 goTo("files", "open:" + id);
             });
             card.append(badge);

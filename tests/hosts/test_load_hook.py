@@ -57,6 +57,22 @@ def test_each_unusable_file_stays_plain_text_and_says_why_once(start, kind, samp
     assert not list(webui.folder.glob("*.corrupted"))
 
 
+def test_a_picture_that_is_no_embedding_and_that_the_host_cannot_read_is_passed_over(start, kind):
+    webui, _ = start(kind)
+    (webui.folder / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nthe rest is missing")
+    webui.switch("sdxl")
+    assert not [line for line in webui.console if "broken.png" in line]
+
+
+def test_the_summary_tells_each_kind_of_file_and_where_more_stands(start, kind, caplog):
+    webui, _ = start(kind)
+    save(webui, "sound-xq.safetensors", clip_l=rows(1, 768), clip_g=rows(1, 1280))
+    save(webui, "uneven-xq.safetensors", clip_l=rows(3, 768), clip_g=rows(2, 1280))
+    webui.switch("sdxl")
+    told = [r.getMessage() for r in caplog.records if "Embeddings for SDXL" in r.getMessage()]
+    assert told == ["Embeddings for SDXL: 1 fine as they are, 1 repaired. More on the tab TI Fix, Files."]
+
+
 def test_a_healthy_file_reaches_the_hosts_own_function_and_is_its_own_object(start, kind):
     webui, _ = start(kind, hooked=False)
     put(webui, "ckhealthy")

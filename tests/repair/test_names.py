@@ -31,7 +31,7 @@ def test_prompt_syntax_gets_an_alias(name: str, alias: str) -> None:
     naming = judge_name(name)
     assert naming.trigger == name
     assert alias in naming.aliases
-    assert "alias" in naming.findings[0].message
+    assert f"write {alias!r} in prompts" in naming.findings[0].message
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,14 @@ def test_of_two_files_of_one_name_the_top_folder_wins(tmp_path: Path) -> None:
     make(tmp_path / "sub" / "hero-x.safetensors")
     judged = {str(j.parsed.paths[0].relative_to(tmp_path)): j.result.verdict for j in scan([tmp_path])}
     assert judged == {"hero-x.safetensors": "load", str(Path("sub/hero-x.safetensors")): "warn"}
+
+
+def test_the_other_file_is_named_as_seen_from_the_same_folder(tmp_path: Path) -> None:
+    for place in ("hero-x.safetensors", "hero-x.pt", "sub/hero-x.safetensors"):
+        make(tmp_path / place)
+    told = " ".join(f.message for j in scan([tmp_path]) for f in j.result.findings if f.code == "same-name")
+    assert f"{tmp_path.name}/sub/hero-x.safetensors" in told
+    assert str(tmp_path) not in told
 
 
 def test_case_twins_both_warn(tmp_path: Path) -> None:

@@ -72,6 +72,13 @@ def test_what_waits_is_listed(room):
     assert page["status"] == "" and page["busy"] is False
 
 
+def test_what_waits_no_longer_is_not_chosen_any_more(room, host):
+    assert "chosen" not in last(convert_handlers.opened(room, ["old-xq.safetensors"]))
+    host.model, host.words = SD15, None
+    page = last(convert_handlers.opened(room, ["old-xq.safetensors"]))
+    assert page["chosen"] == () and "old-xq.safetensors" not in page["choices"]
+
+
 def test_looking_writes_nothing(room, host, tmp_path):
     before = sorted(tmp_path.rglob("*.safetensors"))
     page = convert(room)
@@ -85,7 +92,7 @@ def test_writing_keeps_the_original_and_tells_the_host(room, host, tmp_path):
     save(tmp_path / "embeddings" / "mine-xq.safetensors", {"emb_params": words().tables["clip_l"][7:8] * 2})
     last(convert_handlers.opened(room))
     page = convert(room, chosen=["mine-xq.safetensors"], everything=False, write=True)
-    assert "written to" in page["status"]
+    assert "written to" in page["status"] and "<bdi>mine-xq-sdxl</bdi>" in page["cards"]
     written = safetensors.torch.load_file(tmp_path / "embeddings" / "mine-xq-sdxl.safetensors")
     torch.testing.assert_close(written["clip_g"], words().tables["clip_g"][7:8] * 2)
     assert (tmp_path / "embeddings" / "mine-xq.safetensors").is_file()
@@ -179,7 +186,7 @@ def test_the_loaded_model_works_only_while_no_picture_is_made(room, host, monkey
         yield
 
     host.trainer = Lent()
-    monkeypatch.setattr(convert_desk, "convert", converted)
+    monkeypatch.setattr("ti_fix.convert.batch.convert", converted)
     convert(room, method="match")
     convert(room)
     half = len(seen) // 2

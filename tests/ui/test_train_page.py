@@ -17,12 +17,13 @@ from tests.train.making import TRIGGER, image, model
 from tests.ui.folders import StandIn, widened
 from ti_fix.formats import read
 from ti_fix.hosts.standalone import StandaloneHost
+from ti_fix.jobs import Progress
 from ti_fix.train import TrainConfig
 from ti_fix.ui import train_album
 from ti_fix.ui import train_handlers as handlers
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.guard import FAULT
-from ti_fix.ui.train_pictures import Album
+from ti_fix.ui.train_live import STAGES
 from ti_fix.ui.train_shown import FORM, Request, Shown, Window
 
 QUICK = {
@@ -145,7 +146,9 @@ def test_a_second_start_says_that_one_runs(desk, host, pictures):
     assert "A training runs" in checked["status"]
     handlers.stop(desk)
     gate.set()
-    assert desk.training.job.wait(30).status == "failed"  # stopped before its first step
+    assert desk.training.job.wait(30).status == "stopped"
+    assert "nothing was trained" in last(handlers.opened(desk, Window()))["status"]
+    assert not list(host.embedding_folders[0].rglob("*.safetensors"))
 
 
 def test_a_page_that_is_opened_later_shows_the_run_and_its_settings(desk, pictures):
@@ -210,6 +213,26 @@ def test_check_tells_findings_and_trains_nothing(desk, pictures, tmp_path):
     assert command == {"learning_rate": "0.005"}
     page = last(handlers.commanded(desk, Window(), f"remedy:{json.dumps(command)}", asked(learning_rate="1e-9")))
     assert value(page["fill"], "learning_rate") == "0.005" and "is now 0.005" in page["status"]
+
+
+def test_a_look_ends_where_stop_is_pressed_and_says_meanwhile_that_it_will(desk, host, pictures):
+    gate = threading.Event()
+    run = host.trainer.run
+    host.trainer.run = lambda work: (gate.wait(20), run(work))
+    train_album.pictures_added(desk, pictures, "")
+    steps = handlers.check(desk, Window(), asked())
+    next(steps)
+    handlers.stop(desk)
+    assert "Stopping" in next(steps).status
+    gate.set()
+    assert "Ready to train" not in last(steps)["status"]
+    assert desk.training.checking.state.status == "stopped"
+
+
+def test_each_stage_before_the_first_step_is_named(desk, pictures):
+    trained(desk, pictures, self_test=True)
+    told = {event.note for event in desk.training.job.events() if isinstance(event, Progress)}
+    assert {STAGES["model"], STAGES["self-test"], STAGES["loss"]} <= told
 
 
 def test_a_taken_name_is_put_right_by_its_button(desk, pictures):
@@ -362,14 +385,6 @@ def test_pictures_show_what_is_cut_off_and_what_a_mask_leaves_out(desk, tmp_path
     page = last(train_album.album_changed(desk, str(folder), 64, True))
     assert "Red places" in page["album"]
     assert "Red places" not in last(train_album.album_changed(desk, str(folder), 64, True, "1", False))["album"]
-
-
-def test_a_picture_goes_with_its_caption_and_its_mask(tmp_path):
-    for name in ("a.png", "a-mask.png", "b.png"):
-        image(0, (8, 8)).save(tmp_path / name)
-    (tmp_path / "a.txt").write_text("a tower", encoding="utf-8")
-    Album(folder=tmp_path).remove(tmp_path / "a.png")
-    assert [each.name for each in tmp_path.iterdir()] == ["b.png"]
 
 
 def test_a_page_that_strangers_can_reach_trains_and_shows_nothing(desk, host, pictures, tmp_path):

@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ti_fix.convert.config import METHODS
 from ti_fix.convert.evidence import Around, evidence_of
 from ti_fix.convert.local import TOGETHER, LocalMap
 from ti_fix.convert.sparse import Combination, decompose
@@ -32,8 +33,6 @@ SAME_WORD = 0.995
 EXACTLY = 0.99999
 """Cosine above which it is certain to be the word: rounding to 16 bits stays above; two words may be nearer than
 `SAME_WORD`, and then the one says little of the other."""
-
-METHODS = ("auto", "vocabulary", "sparse", "local", "linear", "sparse+linear")
 
 BY_THE_MAP = frozenset({"local", "linear", "sparse+linear"})
 """Rungs that rest on the map."""

@@ -107,7 +107,7 @@ def _message(kind: Kind, bundled: list[str]) -> str:
         names = ", ".join(map(quoted, bundled[:5]))
         return (
             f"It is {kind.what} that carries {'an embedding' if len(bundled) == 1 else 'embeddings'} ({names}); put it "
-            f"into {kind.folder} and, to have the embedding alone, extract it (From a LoRA on the Files page, or "
-            "ti-fix repair --extract)."
+            f"into {kind.folder} and, to have the embedding alone, take it out (Take the embeddings out on the Files "
+            "page, or ti-fix repair --extract)."
         )
     return f"It is {kind.what}, not an embedding; move it to {kind.folder}."

@@ -9,11 +9,12 @@ from collections.abc import Iterable
 log = logging.getLogger("ti_fix")
 
 LEVELS = {"all": logging.INFO, "problems": logging.WARNING, "nothing": logging.CRITICAL}
-ACTIONS = {
-    "pass": "left to the WebUI",
+WAYS = {
+    "pass": "fine as they are",
     "register": "repaired",
-    "complete": "completed at first use",
-    "skip": "for other models",
+    "halved": "used with one half",
+    "complete": "converted when used",
+    "skip": "not used",
     "refuse": "unusable",
 }
 
@@ -34,12 +35,12 @@ class Console:
             self._said.add(line)
             log.log(logging.WARNING if problem else logging.INFO, "%s", line)
 
-    def summarise(self, family: str, actions: Iterable[str]) -> None:
-        """How many files of a folder went which way."""
-        count = Counter(actions)
-        parts = [f"{count[action]} {words}" for action, words in ACTIONS.items() if count[action]]
+    def summarise(self, family: str, ways: Iterable[str]) -> None:
+        """How many files of a folder went which of the `WAYS`."""
+        count = Counter(ways)
+        parts = [f"{count[way]} {words}" for way, words in WAYS.items() if count[way]]
         if parts:
-            self.say(f"Embeddings for {family}: {', '.join(parts)}.")
+            self.say(f"Embeddings for {family}: {', '.join(parts)}. More on the tab TI Fix, Files.")
 
 
 def open_console() -> None:

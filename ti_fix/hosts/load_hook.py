@@ -32,7 +32,7 @@ from ti_fix.hosts.kind import Kind
 from ti_fix.hosts.lazy import Complete
 from ti_fix.hosts.patches import Patches
 from ti_fix.repair.folder import EmbeddingFolder, key
-from ti_fix.repair.on_load import Loading, Policy, family_of_width, neutral_half, on_load
+from ti_fix.repair.on_load import HALVED, Loading, Policy, family_of_width, neutral_half, on_load
 
 __all__ = ["LoadHook", "Policy", "ordinary_tensors", "quietly", "user_policy"]
 
@@ -183,8 +183,9 @@ class LoadHook:
         for where, loading in plan.items():
             self._tell(loading)
             self._judged(Path(where), loading)
-        actions = (each.action for each in plan.values() if each.line or each.sound)
-        self.console.summarise(family.title if family else "any model", actions)
+        told = (each for each in plan.values() if each.line or each.sound)
+        ways = ("halved" if each.label == HALVED else each.action for each in told)
+        self.console.summarise(family.title if family else "any model", ways)
         return plan
 
     def _folder(self, path: str) -> EmbeddingFolder:
@@ -230,7 +231,7 @@ class LoadHook:
             added = host_loads(original, database, path, filename)
         except Exception:
             added = quietly(lambda: self._rescue(database, Path(path), load), []) if may_help else []
-            if not added:
+            if not added and not loading.foreign:
                 raise
         if not added and may_help:
             added = quietly(lambda: self._rescue(database, Path(path), load), [])

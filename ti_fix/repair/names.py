@@ -98,7 +98,7 @@ def _syntax(name: str, plain: str) -> Finding:
     return Finding(
         code="prompt-syntax",
         severity="warning",
-        message=f"The name {name!r} holds {signs}, which prompts read as syntax; use its alias {plain!r}.",
+        message=f"The name {name!r} holds signs that prompts read as syntax ({signs}); write {plain!r} in prompts.",
     )
 
 
@@ -114,7 +114,10 @@ def _ordinary(name: str, converted: bool) -> Finding:
             f"embedding is called '{name}-ti'."
         )
         return Finding(code="ordinary-word", severity="note", message=message, repaired=f"Called it '{name}-ti'.")
-    message = f"The name {name!r} is an ordinary word: every prompt that uses the word gets this embedding."
+    message = (
+        f"The name {name!r} is an ordinary word: every prompt that uses the word gets this embedding. Rename the file "
+        "if you do not want that."
+    )
     if encode(name)[-1] >= EVERYDAY:
         return Finding(code="ordinary-word", severity="note", message=message)
     return Finding(code="ordinary-word", severity="warning", message=f"{message} Rename it.")

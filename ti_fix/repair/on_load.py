@@ -16,6 +16,9 @@ from ti_fix.tokenizer import is_ordinary_word
 SD15_WAYS = ("convert", "L only", "skip")
 LOG_LEVELS = ("all", "problems", "nothing")
 
+HALVED = "clip_l half"
+"""Label of an SDXL embedding on a model that reads one half of it."""
+
 OPENING = frozenset({"wrong-ending", "unusual-ending", "renamed-by-host", "pair", "picture-form", "inner-name"})
 ROWS = frozenset({"uneven-rows", "empty-half"})
 NAMES = frozenset({"invisible-characters", "prompt-syntax", "keyword", "ordinary-word"})
@@ -77,7 +80,7 @@ class Loading:
         line: what to tell the user, empty for nothing.
         neutral: complete it with a comma instead of converting it.
         sound: a ``pass``-ed file is healthy; where the host cannot open it, its content can be registered as it is.
-
+        foreign: a ``pass``-ed file is no embedding at all, such as a picture; that the host cannot read it is no news.
     """
 
     action: Action
@@ -87,6 +90,7 @@ class Loading:
     line: str = ""
     neutral: bool = False
     sound: bool = False
+    foreign: bool = False
 
 
 def on_load(parsed: Parsed, *, family: Family | None, policy: Policy, native: str = "") -> Loading:
@@ -100,7 +104,7 @@ def on_load(parsed: Parsed, *, family: Family | None, policy: Policy, native: st
     """
     native = native or parsed.paths[0].stem
     if not policy.enabled or parsed.ignored:
-        return Loading(action="pass")
+        return Loading(action="pass", foreign=policy.enabled)
     made_for = parsed.embedding.family if parsed.embedding else None
     result = repair(parsed, family=family or made_for or SDXL)
     return _decide(parsed, result, policy, native)
@@ -122,7 +126,7 @@ def _decide(parsed: Parsed, result: RepairResult, policy: Policy, native: str) -
     if is_conversion(after, result.target):
         half = after.half((CLIP_L.key,))
         line = _line(parsed, "Made for SDXL, used with its clip_l half.", half, names)
-        return Loading(action="register", embedding=half, names=names, label="clip_l half", line=line)
+        return Loading(action="register", embedding=half, names=names, label=HALVED, line=line)
     if not result.changed:
         return Loading(action="pass", embedding=after, names=_beside_native(after, names, native), sound=True)
     line = _line(parsed, " ".join(result.applied), after, names)

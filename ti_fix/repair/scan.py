@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,13 +105,25 @@ def name_clashes(judged: list[Judged]) -> list[Judged]:
     return judged
 
 
+def _seen_from(each: Judged, other: Judged) -> str:
+    """The other's file as one would name it from this one's folder: absolute paths are long and say little."""
+    here, there = each.parsed.paths[0].parent, other.parsed.paths[0]
+    if there.parent == here:
+        return there.name
+    try:
+        top = Path(os.path.commonpath([here, there.parent]))
+    except ValueError:  # other drives
+        return str(there)
+    return (Path(top.name) / there.relative_to(top)).as_posix()
+
+
 def _same_name(members: list[tuple[int, Judged]]) -> Iterator[tuple[int, Finding]]:
     """The one that fits the model best wins, then the one in the topmost folder, then the first."""
     ranked = sorted(members, key=lambda m: (m[1].result.verdict == "convert", len(m[1].parsed.paths[0].parts), m[0]))
     names = {m[1].trigger for m in members}
     winner = ranked[0][1]
     for i, each in ranked:
-        others = ", ".join(str(m.parsed.paths[0]) for _, m in ranked if m is not each)
+        others = ", ".join(_seen_from(each, m) for _, m in ranked if m is not each)
         if len(names) > 1:
             message = (
                 f"Its name differs only by case from that of {others}; prompts cannot tell them apart. Rename one."
@@ -122,5 +135,5 @@ def _same_name(members: list[tuple[int, Judged]]) -> Iterator[tuple[int, Finding
                 Finding(code="same-name", severity="note", message=f"{others} has the same name; this one is used."),
             )
         else:
-            message = f"{winner.parsed.paths[0]} has the same name {each.trigger!r} and is used instead. Rename one."
+            message = f"{_seen_from(each, winner)} has the same name {each.trigger!r} and is used instead. Rename one."
             yield i, Finding(code="same-name", severity="warning", message=message)

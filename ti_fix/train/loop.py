@@ -61,7 +61,7 @@ def train(  # noqa: PLR0913 - the parts of a run, each handed in
     fit: Convert = lambda embedding: embedding,
     publish: Convert = lambda embedding: embedding,
     judge: Judge = tuple,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Learn an embedding.
 
     Args:
@@ -103,7 +103,7 @@ def look(
     *,
     fit: Convert = lambda embedding: embedding,
     judge: Judge = tuple,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """What `train` would tell before its first step: findings, memory, prediction type. Writes nothing.
 
     Raises:
@@ -179,6 +179,7 @@ class _Run:
             self._engine.cache.get(view)
             yield PrepareEvent(what="pictures", done=done, total=len(views))
         yield from checks.precision(self._engine.cache)
+        yield PrepareEvent(what="model", done=0, total=1)
         self._fixed = FixedLoss(self._engine, self._work.validation)
         yield from checks.memory(self._engine, self._state)
         yield from checks.prediction(self._engine, self._fixed.batches, self._state)
@@ -190,9 +191,11 @@ class _Run:
             yield from self._resume()
         if self._state.numbers.step == 0:
             if self._config.self_test:
+                yield PrepareEvent(what="self-test", done=0, total=1)
                 check_gradient(self._engine, self._fixed.batches[0], self._state.copy_of_vectors())
                 yield PrepareEvent(what="self-test", done=1, total=1)
             if self._config.validate_every:
+                yield PrepareEvent(what="loss", done=0, total=1)
                 yield from self._validate()
 
     def _resume(self) -> Iterator[Event]:

@@ -33,7 +33,7 @@ def serve(host: PageHost, *, port: int, started: Callable[[str], None]) -> Any:
     """
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     import gradio as gr
-    from starlette.middleware import Middleware
+    from fastapi.middleware import Middleware
 
     from ti_fix.ui import compat, mount_api
     from ti_fix.ui.tab import alone

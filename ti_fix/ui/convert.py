@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from ti_fix.convert import MATCH
-from ti_fix.convert.ladder import METHODS
+from ti_fix.convert.config import METHODS
 from ti_fix.ui import compat, convert_handlers, form_view
 from ti_fix.ui.convert_desk import ConvertDesk, convert_desk_of
 from ti_fix.ui.convert_handlers import Drawn
@@ -51,7 +51,7 @@ def build(desk: Desk) -> None:
         channel = draw_channel("convert")
     outputs = [files, row.status, cards, look, write, row.stop]
     for button in (channel.opened, refresh):
-        compat.on(button.click, partial(_opened, room), [], outputs, queue=True)
+        compat.on(button.click, partial(_opened, room), [files], outputs, queue=True)
     for button, writes in ((look, False), (write, True)):
         given = [files, everything, method, pictures, *settings]
         compat.on(button.click, partial(_convert, room, writes), given, outputs, queue=True)
@@ -59,8 +59,8 @@ def build(desk: Desk) -> None:
     compat.on(row.stop.click, partial(_stop, room), [], outputs)
 
 
-def _opened(room: ConvertDesk) -> Iterator[list[Any]]:
-    for each in convert_handlers.opened(room):
+def _opened(room: ConvertDesk, chosen: Any) -> Iterator[list[Any]]:
+    for each in convert_handlers.opened(room, chosen or ()):
         yield drawn(each)
 
 

@@ -50,8 +50,13 @@ safe_steps = guarded_steps(_told)
 
 
 @safe_steps
-def opened(room: ConvertDesk) -> Iterator[Drawn]:
-    """The page comes into sight, or Refresh is pressed: list what waits, and find a running job again."""
+def opened(room: ConvertDesk, chosen: Sequence[str] = ()) -> Iterator[Drawn]:
+    """The page comes into sight, or Refresh is pressed: list what waits, and find a running job again.
+
+    Args:
+        room: the page's.
+        chosen: in the list; what waits no longer, as under another model, is taken out.
+    """
     desk = room.desk
     if not desk.reading.state.active:
         desk.reading.start("Reading the embeddings", lambda _: desk.library.refresh())
@@ -63,7 +68,10 @@ def opened(room: ConvertDesk) -> Iterator[Drawn]:
     status = "" if room.waiting() else markup.empty(TEXTS["nothing"], TEXTS["nothing_do"])
     done = _done(room)
     cards = results(done) if done or not status else ""  # nothing can be chosen where nothing waits
-    yield Drawn(choices=choices(room), status=status, cards=cards, busy=room.working.state.active)
+    listed = choices(room)
+    kept = tuple(each for each in chosen if each in listed)
+    changed = kept if len(kept) < len(chosen) else None
+    yield Drawn(choices=listed, chosen=changed, status=status, cards=cards, busy=room.working.state.active)
     if room.working.state.active:
         yield from watched(room)
 

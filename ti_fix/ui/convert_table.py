@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ti_fix.convert import KEPT, Row
+from ti_fix.convert import KEPT
 from ti_fix.embedding import ENCODERS, norms
 from ti_fix.ui.convert_desk import Converted
 from ti_fix.ui.convert_pictures import gallery
 from ti_fix.ui.convert_words import TEXTS
 from ti_fix.ui.markup import empty, message, name, shown
+
+if TYPE_CHECKING:
+    from ti_fix.convert import Row
 
 MOST_ROWS = 32
 """Vectors of one embedding that are drawn; more are counted."""
@@ -31,12 +36,19 @@ def card(each: Converted) -> str:
     if each.conversion is None:
         return f'<section class="card"><h4>{name(each.name)}</h4>{message(each.problem, "bad")}</section>'
     done = each.conversion
-    where = f"<span>{shown(TEXTS['written'])}</span> <code>{name(each.path)}</code>" if each.path else ""
-    where = where or f"<span>{shown(TEXTS['not_written'])}</span>"
+    where = _where(each.path) if each.path else f"<p><span>{shown(TEXTS['not_written'])}</span></p>"
     found = "".join(message(f.message, "bad" if f.severity == "warning" else "info") for f in done.findings)
     return (
         f'<section class="card"><h4>{name(each.name)}</h4><p>{shown(done.message)}</p>{found}'
-        f"{_table(each, done.rows)}{gallery(each.pictures)}<p>{where}</p></section>"
+        f"{_table(each, done.rows)}{gallery(each.pictures)}{where}</section>"
+    )
+
+
+def _where(path: Path) -> str:
+    """The written file, and what prompts call it: its stem."""
+    return (
+        f"<p><span>{shown(TEXTS['written'])}</span> <code>{name(str(path))}</code></p>"
+        f"<p><span>{shown(TEXTS['in_prompt'])}</span> <code>{name(path.stem)}</code></p>"
     )
 
 

@@ -47,6 +47,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         ),
         "length": "Length",
         "written": "Written to",
+        "in_prompt": "Write this in the prompt",
         "not_written": "not written yet",
         "vocabulary": "word",
         "sparse": "sum of words",

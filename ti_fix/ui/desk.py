@@ -250,9 +250,10 @@ def _repaired(done: Sequence[Replaced], stopped: bool) -> str:
     if not done:
         return f"{start}Nothing was repaired."
     where = done[0].kept[0][1].parent
+    them = "it" if kept == 1 else "them"
     return (
         f"{start}{_count(len(done), 'embedding')} repaired on disk. {_count(kept, 'original')} kept in {where}; "
-        "to go back, press Undo the last repair, or move them back by hand and drop the .bak."
+        f"to go back, press Undo the last repair, or move {them} back by hand and drop the .bak."
     )
 
 

@@ -93,10 +93,10 @@ def _draw(desk: Desk) -> _Controls:
             FORM, PAGE, changed=lambda field: side if field.name in SIDES else field.default
         )
         made["start"] = gr.Button(LABELS["start"], variant="primary", elem_id=_id("start"))
-        _draw_dataset(made)
         with gr.Row(elem_id=_id("state")):
             row = draw_row(PAGE, TEXTS["stop"])
             made |= {"status": row.status, "stop": row.stop}
+        _draw_dataset(made)
         made["result"] = compat.html(_id("result"))
         made["downloads"] = gr.File(
             label=LABELS["download"], file_count="multiple", interactive=False, visible=False, elem_id=_id("downloads")

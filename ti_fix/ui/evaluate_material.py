@@ -45,8 +45,8 @@ def judge_of(desk: Desk, name: str, *, download: bool = False) -> Backbone:
     if found is None:
         offers = "; ".join(map(str, OFFERS.values()))
         raise WrongUse(
-            "No judge is here. Use the WebUI's Interrogate CLIP once, which fetches one (890 MB), or give the weights "
-            f"of a CLIP as a file under Judge, or one of these names: {offers}."
+            "No judge is here, a CLIP that scores the pictures. Use the WebUI's Interrogate CLIP once, which fetches "
+            f"one (890 MB), or give the weights of a CLIP as a file under Judge, or one of these names: {offers}."
         )
     return from_file(found)
 

@@ -121,7 +121,7 @@ def everything(desk: Desk, view: View, search: str) -> Shown:
     return Shown(
         view=view,
         chips=chips(matching, view.show, used),
-        table=table(listed, view, used) if listed else _nothing(desk),
+        table=table(listed, view, used) + _place(desk) if listed else _nothing(desk),
         head=head(chosen) if chosen else markup.empty(TEXTS["nothing_chosen"], ""),
         details=details(chosen) if chosen else "",
         actions=actions(desk, chosen, listed),
@@ -148,6 +148,15 @@ def _nothing(desk: Desk) -> str:
     if desk.library.entries:
         return markup.empty(TEXTS["no_match"], TEXTS["no_match_do"])
     return markup.empty(TEXTS["no_files"], TEXTS["no_files_do"], map(str, desk.host.embedding_folders))
+
+
+def _place(desk: Desk) -> str:
+    """For which kind of model the states are, and in which folders the files lie."""
+    family = desk.host.family()
+    loaded = "" if family else f" <span>{TEXTS['not_loaded']}</span>"
+    folders = " · ".join(map(markup.name, map(str, desk.host.embedding_folders)))
+    kind = markup.shown((family or desk.library.family).title)
+    return f'<p class="hint"><span>{TEXTS["states_for"]}</span> <b>{kind}</b>{loaded} · {folders}</p>'
 
 
 @safe

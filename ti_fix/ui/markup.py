@@ -27,6 +27,11 @@ def name(text: object) -> str:
     return f"<bdi>{shown(text)}</bdi>"
 
 
+def counted(vectors: int) -> str:
+    """How many vectors, in words."""
+    return f"{vectors} <span>{TEXTS['one_vector' if vectors == 1 else 'some_vectors']}</span>"
+
+
 def badge(verdict: str) -> str:
     """The coloured word for a verdict; the meaning shows on hovering."""
     word, meaning = VERDICTS[verdict]
@@ -78,11 +83,12 @@ def progress(state: JobState) -> str:
     count = f"{done:,} <span>{TEXTS['of']}</span> {total:,}" if total else ""
     left = f"{duration(state.seconds_left)} <span>{TEXTS['left']}</span>" if state.seconds_left is not None else ""
     said = " · ".join(filter(None, (count, left)))
+    now = shown(TEXTS["stopping"]) if state.status == "stopping" else name(state.progress.note)
     return (
         f'<div class="progress" role="progressbar" aria-valuemin="0" aria-valuemax="100" aria-valuenow="{share}"'
         f' aria-label="{shown(state.title)}"><div class="told"><strong>{shown(state.title)}</strong>'
         f"<span>{said}</span></div>"
-        f'<div class="track"><i style="width:{share}%"></i></div><small>{name(state.progress.note)}</small></div>'
+        f'<div class="track"><i style="width:{share}%"></i></div><small>{now}</small></div>'
     )
 
 

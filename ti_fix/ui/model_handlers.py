@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ti_fix.ui import model_report, model_state, model_tokens
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.guard import guarded, guarded_steps
-from ti_fix.ui.markup import message
+from ti_fix.ui.markup import message, name
 from ti_fix.ui.model_state import Thorough
 from ti_fix.ui.model_words import TEXTS
 from ti_fix.ui.progress import WATCH, watched
@@ -56,7 +56,9 @@ def check(desk: Desk) -> Iterator[ModelShown]:
 @guarded(str)
 def tokens(desk: Desk, prompt: str | None, steps: float | None) -> str:
     """The token view of a prompt."""
-    return model_tokens.tokens(model_state.tokens(desk, prompt or "", int(steps or 20)))
+    view = model_tokens.tokens(model_state.tokens(desk, prompt or "", int(steps or 20)))
+    model = desk.host.text_model()
+    return f'<p class="hint">{name(model.name)}</p>{view}' if model is not None else view
 
 
 def _watched(desk: Desk) -> Iterator[ModelShown]:

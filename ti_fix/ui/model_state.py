@@ -26,7 +26,7 @@ MAX_PROMPT = 20_000
 
 MAX_STEPS = 500
 
-NO_MODEL = "No model is loaded yet. Choose a checkpoint or make a picture, then look again."
+NO_MODEL = "No model is loaded yet. Choose a checkpoint and make a picture, then look again."
 
 
 def environment(desk: Desk) -> list[tuple[str, str]]:

@@ -41,14 +41,12 @@ TEXTS = MappingProxyType(
     {
         "refresh": "Refresh",
         "stop": "Stop",
-        "one_vector": "vector",
-        "some_vectors": "vectors",
         "check_all": "Check thoroughly",
         "checking": "Checking the model",
         "not_looked": "The model has not been looked at yet.",
         "loading": "The model is being loaded; it will be looked at by itself.",
         "no_model": "No model is loaded",
-        "no_model_do": "Choose a checkpoint or make a picture, then press Refresh.",
+        "no_model_do": "Choose a checkpoint and make a picture, then press Refresh: Forge loads a model only then.",
         "check": "Check",
         "encoder": "Encoder",
         "found": "Found",
@@ -59,7 +57,8 @@ TEXTS = MappingProxyType(
         "ways": "Ways to put an embedding in",
         "ways_hint": (
             "Measured here, with the words of the model itself as an embedding. "
-            "Fidelity: how close the encoder's output comes to what was meant, 1 is exact; behind the stroke, pooled."
+            "Fidelity: how close the encoder's output comes to what was meant, 1 is exact; behind the stroke, pooled. "
+            "Per prompt: the time that it adds; below 0 it is too little to be measured here."
         ),
         "ways_none": "Press Check thoroughly to measure them.",
         "way": "Way",

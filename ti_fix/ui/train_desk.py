@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ti_fix.align import align
 from ti_fix.embedding import Embedding, Finding
@@ -16,7 +17,7 @@ from ti_fix.formats import read
 from ti_fix.formats.write import file_name, write
 from ti_fix.jobs import Job, Progress
 from ti_fix.protocols import Host
-from ti_fix.train import CheckpointEvent, DoneEvent, Event, Log, TrainConfig, gather, look, train
+from ti_fix.train import CheckpointEvent, DoneEvent, PrepareEvent, TrainConfig
 from ti_fix.train.config import check
 from ti_fix.train.dataset import pictures_in
 from ti_fix.train.history import Run, at_step, runs
@@ -25,7 +26,9 @@ from ti_fix.ui.progress import Outcome
 from ti_fix.ui.train_captions import written
 from ti_fix.ui.train_live import Live, progress_of
 from ti_fix.ui.train_pictures import Album, new_album
-from ti_fix.ui.train_tokens import token_view
+
+if TYPE_CHECKING:
+    from ti_fix.train import Event
 
 PICTURES, RUNS = "ti_fix_pictures", "ti_fix_runs"
 """Folders beside the embeddings folder: hosts would take the embeddings of a run's steps for triggers, and look for
@@ -129,7 +132,7 @@ class TrainDesk:
         check(config)
         self._refuse_taken(config)
         found = Live(config=config, look=True)
-        self.checking.start("Checking", lambda _: self._look(found), run=self.host.training_host().run)
+        self.checking.start("Checking", lambda stop: self._look(found, stop), run=self.host.training_host().run)
         self.found = found
 
     def caption(self, captioner: Captioner, paths: Sequence[Path]) -> None:
@@ -215,6 +218,8 @@ class TrainDesk:
                 logging.getLogger("ti_fix").exception("the WebUI could not read its embeddings again")
 
     def _events(self, live: Live, stop: threading.Event) -> Iterator[Event | Progress | Outcome]:
+        from ti_fix.train import Log, gather, train  # the WebUI waits for this module at its start
+
         yield Progress(done=0, total=0, note="Getting the model ready")
         host = self.host.training_host()
         events = train(
@@ -228,8 +233,10 @@ class TrainDesk:
             publish=self.host.publish,
             judge=self._wrong_with_model,
         )
-        with Log(live.config) as log:
+        with Log(live.config) as log, closing(events):
             for each in events:
+                if isinstance(each, PrepareEvent) and self._stopped(stop, host):  # before a step it would not be asked
+                    break
                 event = self._published(each, live)
                 log.add(event)
                 live.add(event)
@@ -278,24 +285,30 @@ class TrainDesk:
         self._save.clear()
         return self._saving
 
-    def _look(self, found: Live) -> Iterator[Any]:
+    def _look(self, found: Live, stop: threading.Event) -> Iterator[Any]:
+        from ti_fix.train import gather, look
+        from ti_fix.ui.train_tokens import token_view
+
         yield Progress(done=0, total=0, note="Getting the model ready")
         host = self.host.training_host()
         model, data = host.model(), gather(found.config)
         found.tokens = token_view(self.host, found.config, data)
-        for event in look(found.config, model, data, fit=self.host.fit, judge=self._wrong_with_model):
-            found.add(event)
-            yield event
-            progress = progress_of(event)
-            if progress is not None:
-                yield progress
+        with closing(look(found.config, model, data, fit=self.host.fit, judge=self._wrong_with_model)) as events:
+            for event in events:
+                if self._stopped(stop, host):
+                    return
+                found.add(event)
+                yield event
+                progress = progress_of(event)
+                if progress is not None:
+                    yield progress
         yield Outcome(text="Ready to train.")
 
 
 def _ending(live: Live) -> str:
     done = live.done
     if done is None:
-        return "Nothing was trained."
+        return "Stopped before the first step; nothing was trained."
     if live.paused:
         return f"Paused at step {done.step:,}. The model is free for pictures; press Resume to go on."
     how = {"finished": "Finished", "stopped": "Stopped", "plateau": "Finished, as it got no better,"}[done.reason]

@@ -6,9 +6,9 @@ import base64
 import io
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from ti_fix.align.tokens import TokenView
 from ti_fix.jobs import Progress
 from ti_fix.train import (
     CheckpointEvent,
@@ -22,10 +22,23 @@ from ti_fix.train import (
     ValidationEvent,
 )
 
+if TYPE_CHECKING:
+    from ti_fix.align.tokens import TokenView
+
 KEPT_POINTS = 400
 """Points of a curve that are kept; a long run's are thinned."""
 
 KEPT_PREVIEWS = 24
+STAGES = MappingProxyType(
+    {
+        "pictures": "Encoding the pictures",
+        "model": "Looking at what the model predicts",
+        "self-test": "Testing the gradient",
+        "loss": "Measuring the loss before the first step",
+    }
+)
+"""What a `PrepareEvent` is about, in words."""
+
 THUMBNAIL = 192
 """Pixels along the longer side of a preview or picture on the page."""
 
@@ -96,8 +109,8 @@ def progress_of(event: Event) -> Progress | None:
         rest = f"loss {event.smooth_loss:.4f} · {event.seconds:.2g} s a step"
         return Progress(done=event.step, total=event.steps, note=rest)
     if isinstance(event, PrepareEvent):
-        what = "Encoding the pictures" if event.what == "pictures" else "Testing the gradient"
-        return Progress(done=0, total=0, note=f"{what}: {event.done} of {event.total}")
+        count = f": {event.done} of {event.total}" if event.total > 1 else ""
+        return Progress(done=0, total=0, note=f"{STAGES[event.what]}{count}")
     return None
 
 

@@ -64,6 +64,7 @@ PAGE = MappingProxyType(
         "to": "to",
         "best": "best",
         "step": "step",
+        "some_steps": "steps",
         "use_it": "Write this in a prompt",
         "copy": "Copy",
         "add": "Add to txt2img",
@@ -78,10 +79,9 @@ PAGE = MappingProxyType(
         "download": "Download it and go on",
         "shaded": "Shaded edges are cut off at this resolution.",
         "masked": "Red places count less in the loss, by the picture's mask or transparency.",
-        "caption_by": "Captions for the others:",
+        "caption_by": "Captions for those without:",
         "sentences": "as a sentence",
         "tags": "as tags",
-        "vectors": "Vectors",
         "rate": "Rate",
     }
 )

@@ -18,7 +18,7 @@ VERDICTS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "repair": ("Repaired", "Broken on disk, mended each time it is loaded. It works."),
         "warn": ("Look here", "Works, but something about it should be known."),
         "convert": ("Converted", "Made for another kind of model; it is converted when it is used."),
-        "reject": ("Unusable", "Cannot be used; the reason says what to do."),
+        "reject": ("Unusable", "Cannot be used; below stands why and what to do."),
     }
 )
 """Verdict -> word on the badge, and what it means."""
@@ -59,10 +59,14 @@ TEXTS = MappingProxyType(
         "no_files_do": "Put embedding files into the folder below, then press Refresh.",
         "no_match": "Nothing fits",
         "no_match_do": "No embedding fits this search and filter. Clear the search or choose All.",
+        "states_for": "States are for",
+        "not_loaded": "(no model is loaded yet)",
         "not_read": "The folder has not been read yet.",
         "in_prompt": "Write this in the prompt",
         "copy": "Copy",
         "add": "Add to txt2img",
+        "one_vector": "vector",
+        "some_vectors": "vectors",
         "about": "What it is",
         "made_for": "Made for",
         "vectors": "Vectors",
@@ -97,6 +101,7 @@ TEXTS = MappingProxyType(
         "lora_choice": "LoRA with embeddings",
         "lora_take": "Take them out",
         "left": "left",
+        "stopping": "Stopping after what it is at …",
         "to_convert": "Convert it",
         "to_evaluate": "Evaluate it",
         "send_train": "Train on it",

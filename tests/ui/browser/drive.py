@@ -25,7 +25,7 @@ def run(url: str, pictures: Path, shots: Path, *, webui: bool = False, ways: Seq
     from playwright.sync_api import sync_playwright
 
     shots.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as profile:
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = playwright.chromium.launch_persistent_context(
             profile, executable_path=chromium(), args=FLAGS, headless=True, viewport=WIDE
         )

@@ -83,6 +83,7 @@ CONTRAST = """
 HARMLESS = (
     "net::ERR_FAILED",  # what leaves the page's own address is refused here: Gradio asks for a script elsewhere
     "net::ERR_BLOCKED",
+    "Loading the script 'https://cdnjs",  # that script, refused by our own page
     "signal is aborted",  # Gradio 4 ends the stream of an event so
     "fonts.g",
     "favicon",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ FLAGS = (
 ).split()
 PATIENCE = 240_000
 """Milliseconds; the computer may be slow."""
+SHORT = 5_000
+"""Milliseconds that something takes which may also never come."""
 
 TABS = "#ti_fix_tabs > .tab-nav > button, #ti_fix_tabs > .tab-nav button[role=tab]"
 WIDE, PHONE = {"width": 1360, "height": 950}, {"width": 390, "height": 844}
@@ -43,6 +46,16 @@ class Visit:
         self.of_webui: list[str] = []
         page.on("console", self._noted)
         page.on("pageerror", self._broke)
+        self._asked: set[Any] = set()
+        page.on("request", self._began)
+        for over in ("requestfinished", "requestfailed"):
+            page.on(over, self._ended)
+
+    def _began(self, request: Any) -> None:
+        self._asked.add(request)
+
+    def _ended(self, request: Any) -> None:
+        self._asked.discard(request)
 
     def _broke(self, error: Any) -> None:
         stack = error.stack or ""
@@ -84,9 +97,20 @@ class Visit:
         field.blur()
 
     def choose(self, name: str, text: str) -> None:
-        """Pick from the list of a field, as a person does."""
-        self.page.locator(f"#ti_fix_{name} input").first.click()
-        self.page.locator("ul.options li, [role=option]", has_text=text).locator("visible=true").first.click()
+        """Pick from the list of a field, as a person does: a list that was opened before it was filled, again."""
+        field = self.page.locator(f"#ti_fix_{name} input").first
+        option = self.page.locator("ul.options li, [role=option]", has_text=text).locator("visible=true").first
+        until = time.monotonic() + PATIENCE / 1000
+        while True:
+            field.click()
+            try:
+                option.wait_for(timeout=SHORT)
+                break
+            except Exception:
+                if time.monotonic() > until:
+                    raise
+                field.blur()
+        option.click()
         self.page.keyboard.press("Escape")
 
     def holds(self, name: str, text: str) -> None:
@@ -108,7 +132,15 @@ class Visit:
         self.page.locator(selector).locator("visible=true").first.click()
 
     def tab(self, word: str) -> None:
+        """Open one of our pages and wait until it is filled.
+
+        Gradio 4.40 can lose what is pressed at the very moment at which it closes the stream of an earlier answer.
+        """
         self.page.locator(TABS, has_text=word).first.click()
+        self.page.wait_for_timeout(500)
+        until = time.monotonic() + SHORT / 1000  # not longer: a job that runs keeps the stream open
+        while self._asked and time.monotonic() < until:
+            self.page.wait_for_timeout(100)
 
     def again(self, word: str) -> None:
         """Reload the page and go to one of ours."""

@@ -12,6 +12,7 @@ from ti_fix.errors import printable
 from ti_fix.evaluate import plots
 from ti_fix.evaluate.report import MEANINGS, Report, judged_by
 from ti_fix.evaluate.statistics import Estimate
+from ti_fix.evaluate.verdict import ASPECTS
 
 SHOWN_ROWS = 24
 """Prompts and seeds whose pictures are shown; the scores count all."""
@@ -28,7 +29,7 @@ h1 { font-size: 24px; } h2 { font-size: 18px; margin-top: 28px; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 5px 10px; border-bottom: 1px solid #8884; text-align: left; vertical-align: top; }
 th, td { white-space: nowrap; }
-td small, .small { color: #777; font-size: 12px; display: block; }
+th small, td small, .small { color: #777; font-size: 12px; display: block; }
 td.clear { font-weight: 600; }
 .pictures td { white-space: normal; }
 .pictures img { display: block; max-width: 200px; height: auto; border-radius: 4px; }
@@ -88,9 +89,7 @@ def scores_table(report: Report) -> str:
     if report.ceilings:
         sides.append(("references among themselves", report.ceilings))
     head = "".join(f"<th>{shown(label)}</th>" for label, _ in sides)
-    rows = [
-        f"<tr><th>{shown(m)}</th>{''.join(_cell(scores.get(m)) for _, scores in sides)}</tr>" for m in report.metrics
-    ]
+    rows = [f"<tr>{_metric(m)}{''.join(_cell(scores.get(m)) for _, scores in sides)}</tr>" for m in report.metrics]
     return f'<div class="wide"><table><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
 
 
@@ -101,8 +100,14 @@ def differences_table(report: Report) -> str:
     for metric in report.metrics:
         found = [each.get(metric) for each in report.differences.values()]
         if any(found):
-            rows.append(f"<tr><th>{shown(metric)}</th>{''.join(_cell(e, signed=True) for e in found)}</tr>")
+            rows.append(f"<tr>{_metric(metric)}{''.join(_cell(e, signed=True) for e in found)}</tr>")
     return f'<div class="wide"><table><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
+
+
+def _metric(name: str) -> str:
+    """The head of a row: the name that reports and scripts share, and what it stands for."""
+    told = ASPECTS.get(name, "")
+    return f"<th>{shown(name)}{f'<small>{shown(told)}</small>' if told else ''}</th>"
 
 
 def _cell(each: Estimate | None, *, signed: bool = False) -> str:
