@@ -89,9 +89,7 @@ def scores_table(report: Report) -> str:
     if report.ceilings:
         sides.append(("references among themselves", report.ceilings))
     head = "".join(f"<th>{shown(label)}</th>" for label, _ in sides)
-    rows = [
-        f"<tr>{_metric(m)}{''.join(_cell(scores.get(m)) for _, scores in sides)}</tr>" for m in report.metrics
-    ]
+    rows = [f"<tr>{_metric(m)}{''.join(_cell(scores.get(m)) for _, scores in sides)}</tr>" for m in report.metrics]
     return f'<div class="wide"><table><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
 
 
