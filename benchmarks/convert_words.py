@@ -18,10 +18,11 @@ from torch import Tensor
 
 from harness import Figure, arguments, close, run_benchmark
 from ti_fix.convert.confidence import calibrate
+from ti_fix.convert.config import KEEPS
 from ti_fix.convert.ladder import climb
 from ti_fix.convert.linear import LeftOut, Moments, fit
 from ti_fix.convert.matching import Matched
-from ti_fix.convert.realign import KEEPS, realign
+from ti_fix.convert.realign import realign
 from ti_fix.convert.sparse import decompose
 from ti_fix.convert.tables import TablePair
 from ti_fix.embedding import CLIP_G, CLIP_L, Embedding, Vocabulary

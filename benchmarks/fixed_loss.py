@@ -52,7 +52,7 @@ def candidates(concept: Concept) -> dict[str, dict[str, Tensor]]:
 
 def losses(concept: Concept, made: Mapping[str, Mapping[str, Tensor]]) -> tuple[list[float], list[float]]:
     """The fixed loss and the plain one of each candidate."""
-    model, config = host("sdxl").model(), settings(concept, "words", FULL, "adamw", "0.2")
+    model, config = host("sdxl").model(), settings(concept, "words", FULL)
     described = scenes(concept, TRIGGER, 5, "shown")
     images = [Image.fromarray(render(each.scene)) for each in described]
     data = from_images(images, list(texts(described, f"captions {concept.name}")))

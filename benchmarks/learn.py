@@ -18,7 +18,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -43,15 +43,23 @@ PICTURES = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Sizes of a measurement: one value of each kind is one seed."""
+    """Sizes of a measurement: one value of each kind is one seed. Settings are tuned on the values from 5 on."""
 
     kinds: tuple[str, ...] = KINDS
+    first: int = 0
     values: int = 5
-    steps: int = 100
+    steps: int = 400
+    batch: int = 4
+    vectors: int = 3
+    rate: str = "0.2"
+    optimiser: str = "adamw"
+    weighting: str = "debiased"
     made: int = 16
-    starts: tuple[str, ...] = ("words", "mean", "random")
+    starts: tuple[str, ...] = ("words", "random")
 
 
+SIZES = ("first", "values", "steps", "batch", "vectors", "made")
+CHOICES = ("rate", "optimiser", "weighting")
 FULL = Plan()
 QUICK = Plan(kinds=("hue",), values=1, steps=20, made=4, starts=("words",))
 
@@ -85,22 +93,24 @@ def error(on: StandaloneHost, concept: Concept, word: str, count: int, embedding
     return statistics.mean(concept.errors(np.asarray(image))["error"] for image in on.generate_many(requests))
 
 
-def settings(concept: Concept, start: str, plan: Plan, flags: argparse.Namespace) -> TrainConfig:
+def settings(concept: Concept, start: str, plan: Plan) -> TrainConfig:
     """As a user would set them for five pictures of 128 pixels."""
     return TrainConfig(
         name=TRIGGER,
         start=start,
-        start_text=f"{concept.class_word}:1 thing:.5" if start == "mean" else concept.class_word,
+        start_text=concept.class_word,
+        start_noise=0.1,
         resolution=128,
         steps=plan.steps,
-        batch_size=4,
+        batch_size=plan.batch,
+        vectors=plan.vectors,
         warmup=5,
-        learning_rate=flags.rate,
+        learning_rate=plan.rate,
         rate_unit="rms",
         schedule="cosine",
-        optimiser=flags.optimiser,
-        weighting=flags.weighting,
-        validate_every=25,
+        optimiser=plan.optimiser,
+        weighting=plan.weighting,
+        validate_every=50,
         seed=concept.index,
     )
 
@@ -119,57 +129,90 @@ def learned(concept: Concept, config: TrainConfig) -> tuple[Embedding, int, floa
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """One run."""
+class Bounds:
+    """What the nearest word and the twin reach for one concept."""
 
     kind: str
     index: int
-    start: str
     class_word: float
     twin: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row(Bounds):
+    """One run."""
+
+    start: str
     ours: float
     best_step: int
     seconds: float
 
 
-def measure(concept: Concept, plan: Plan, flags: argparse.Namespace, known: Sequence[Row]) -> Iterator[Row]:
-    """All starts of one concept; `known` are those that an earlier call has measured."""
-    done = {row.start: row for row in known if (row.kind, row.index) == (concept.kind, concept.index)}
-    yield from (done[start] for start in plan.starts if start in done)
-    missing = [start for start in plan.starts if start not in done]
-    if not missing:
-        return
-    some = next(iter(done.values()), None)
-    class_word = some.class_word if some else error(host("sdxl"), concept, concept.class_word, plan.made)
-    named = some.twin if some else error(host(flags.twin), concept, concept.name, plan.made)
-    for start in missing:
-        embedding, step, seconds = learned(concept, settings(concept, start, plan, flags))
-        ours = error(host("sdxl"), concept, TRIGGER, plan.made, embedding)
-        print(f"{concept.kind} {concept.index} from {start}: class word {class_word:.3f}, twin {named:.3f}, "
-              f"ours {ours:.3f} (step {step}, {seconds:.0f} s)", file=sys.stderr, flush=True)  # fmt: skip
-        yield Row(kind=concept.kind, index=concept.index, start=start, class_word=class_word, twin=named, ours=ours,
-                  best_step=step, seconds=seconds)  # fmt: skip
+class Notebook:
+    """What an interrupted call has measured, and where to note more; without a file nothing is kept."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        lines = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
+        self._found: list[Bounds] = [(Row if "start" in line else Bounds)(**json.loads(line)) for line in lines]
+
+    def bounds(self, concept: Concept) -> Bounds | None:
+        """Of a concept."""
+        return next((each for each in self._of(concept) if type(each) is Bounds), None)
+
+    def row(self, concept: Concept, start: str) -> Row | None:
+        """The run of a concept from a start."""
+        return next((each for each in self._of(concept) if isinstance(each, Row) and each.start == start), None)
+
+    def _of(self, concept: Concept) -> list[Bounds]:
+        return [each for each in self._found if (each.kind, each.index) == (concept.kind, concept.index)]
+
+    def note(self, found: Bounds) -> None:
+        """Keep a measurement."""
+        if self._file is not None:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(found)) + "\n")
 
 
-def kept(file: Path | None) -> list[Row]:
-    """The rows that an interrupted call has noted."""
-    if file is None or not file.exists():
-        return []
-    return [Row(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
-def rows_of(plan: Plan, flags: argparse.Namespace) -> list[Row]:
-    """All rows; each new one is noted in the file to keep."""
-    known = kept(flags.keep)
-    found = []
-    for kind in plan.kinds:
-        for concept in concepts(kind)[: plan.values]:
-            for row in measure(concept, plan, flags, known):
-                found.append(row)
-                if flags.keep is not None and row not in known:
-                    with flags.keep.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(asdict(row)) + "\n")
+def bounds_of(concept: Concept, plan: Plan, twin: str, notes: Notebook) -> Bounds:
+    """Measured, or as noted."""
+    if known := notes.bounds(concept):
+        return known
+    found = Bounds(
+        kind=concept.kind,
+        index=concept.index,
+        class_word=error(host("sdxl"), concept, concept.class_word, plan.made),
+        twin=error(host(twin), concept, concept.name, plan.made),
+    )
+    notes.note(found)
     return found
+
+
+def row_of(concept: Concept, start: str, plan: Plan, bounds: Bounds) -> Row:
+    """Train and measure."""
+    embedding, step, seconds = learned(concept, settings(concept, start, plan))
+    ours = error(host("sdxl"), concept, TRIGGER, plan.made, embedding)
+    print(f"{concept.kind} {concept.index} from {start}: class word {bounds.class_word:.3f}, twin {bounds.twin:.3f}, "
+          f"ours {ours:.3f} (step {step}, {seconds:.0f} s)", file=sys.stderr, flush=True)  # fmt: skip
+    return Row(**asdict(bounds), start=start, ours=ours, best_step=step, seconds=seconds)
+
+
+def rows_of(plan: Plan, flags: argparse.Namespace) -> tuple[dict[str, list[Bounds]], list[Row]]:
+    """Bounds of every kind, and the runs of those that are admitted, all of one start before the next."""
+    notes = Notebook(flags.keep)
+    chosen = {kind: concepts(kind)[plan.first : plan.first + plan.values] for kind in plan.kinds}
+    bounds = {kind: [bounds_of(each, plan, flags.twin, notes) for each in some] for kind, some in chosen.items()}
+    rows = []
+    for start in plan.starts:
+        for kind in plan.kinds:
+            if not admitted(bounds[kind]):
+                continue
+            for concept, each in zip(chosen[kind], bounds[kind], strict=True):
+                row = notes.row(concept, start)
+                if row is None:
+                    notes.note(row := row_of(concept, start, plan, each))
+                rows.append(row)
+    return bounds, rows
 
 
 def score(rows: Sequence[Row]) -> float:
@@ -178,7 +221,7 @@ def score(rows: Sequence[Row]) -> float:
     return (word - ours) / (word - twin)
 
 
-def admitted(rows: Sequence[Row]) -> bool:
+def admitted(rows: Sequence[Bounds]) -> bool:
     """Whether the twin shows that the kind can be expressed."""
     return statistics.mean(r.twin for r in rows) < ADMISSION * statistics.mean(r.class_word for r in rows)
 
@@ -190,19 +233,19 @@ def interval(rows: Sequence[Row]) -> tuple[float, float]:
     return found[50], found[1949]
 
 
-def report(rows: Sequence[Row], plan: Plan) -> float | None:
+def report(bounds: dict[str, list[Bounds]], rows: Sequence[Row], plan: Plan) -> float | None:
     """Print the table; the mean over the admitted kinds for the first start, None where none is admitted."""
-    print("| kind | start | class word | twin | ours | score | 95 % | steps | s |")
+    print("| kind | start | class word | twin | ours | score | 95 % | best step | s |")
     print("|---|---|---|---|---|---|---|---|---|")
     scores = []
     for kind in plan.kinds:
+        word, twin = (statistics.mean(getattr(each, n) for each in bounds[kind]) for n in ("class_word", "twin"))
+        if not admitted(bounds[kind]):
+            print(f"| {kind} | | {word:.3f} | {twin:.3f} | not admitted | | | | |")
+            continue
         for start in plan.starts:
             some = [r for r in rows if (r.kind, r.start) == (kind, start)]
-            word, twin, ours = (statistics.mean(getattr(r, n) for r in some) for n in ("class_word", "twin", "ours"))
-            if not admitted(some):
-                print(f"| {kind} | {start} | {word:.3f} | {twin:.3f} | {ours:.3f} | not admitted | | | |")
-                continue
-            low, high = interval(some)
+            (low, high), ours = interval(some), statistics.mean(r.ours for r in some)
             steps, seconds = statistics.mean(r.best_step for r in some), statistics.mean(r.seconds for r in some)
             print(f"| {kind} | {start} | {word:.3f} | {twin:.3f} | {ours:.3f} | {score(some):.2f} | {low:.2f} to "
                   f"{high:.2f} | {steps:.0f} | {seconds:.0f} |")  # fmt: skip
@@ -213,23 +256,24 @@ def report(rows: Sequence[Row], plan: Plan) -> float | None:
 
 def main() -> None:
     flags, plan = _flags()
-    rows = rows_of(plan, flags)
-    figure = report(rows, plan)
+    bounds, rows = rows_of(plan, flags)
+    figure = report(bounds, rows, plan)
     if figure is None:
         print("No kind is admitted: the twin is no better than the class word. Nothing can be said.")
         figure = 0.0
     close(
         Figure(name="learn", figure=figure, unit="of the way from the class word to the twin", better="higher",
-               goal=GOAL, n=plan.values * len(plan.kinds)), flags)  # fmt: skip
+               goal=GOAL, n=sum(r.start == plan.starts[0] for r in rows)), flags)  # fmt: skip
 
 
 def _flags() -> tuple[argparse.Namespace, Plan]:
     own = argparse.ArgumentParser(add_help=False)
-    own.add_argument("--optimiser", default="adamw")
-    own.add_argument("--rate", default="0.1")
-    own.add_argument("--weighting", default="debiased")
-    own.add_argument("--steps", type=int)
+    for size in SIZES:
+        own.add_argument(f"--{size}", type=int)
+    for name in CHOICES:
+        own.add_argument(f"--{name}")
     own.add_argument("--kinds", nargs="*")
+    own.add_argument("--starts", nargs="*")
     own.add_argument("--twin", default="sdxl-twin")
     own.add_argument("--keep", type=Path)
     extra, rest = own.parse_known_args()
@@ -238,8 +282,9 @@ def _flags() -> tuple[argparse.Namespace, Plan]:
     for name, value in vars(extra).items():
         setattr(flags, name, value)
     plan = QUICK if flags.quick else FULL
-    plan = replace(plan, steps=flags.steps or plan.steps, kinds=tuple(flags.kinds or plan.kinds))
-    return flags, plan
+    given = {name: getattr(flags, name) for name in (*SIZES, *CHOICES)}
+    given |= {name: tuple(getattr(flags, name)) for name in ("kinds", "starts") if getattr(flags, name)}
+    return flags, replace(plan, **{name: value for name, value in given.items() if value is not None})
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -153,15 +154,8 @@ def _row(name: str, scores: dict[str, float], n: int) -> str:
     return f"| {name} | {' | '.join(cells)} | {n} |"
 
 
-def main() -> None:
-    """Measure, print the table, write it on request."""
-    write = "--write" in sys.argv
-    sys.argv = [a for a in sys.argv if a != "--write"]
-    flags = arguments(__doc__ or "")
-    start, count = time.time(), 40 if flags.quick else 800
-    there = [
-        n for n in (("sdxl",) if flags.quick else ("sdxl", "sd15", "sdxl-v")) if (FOLDER / f"{n}.safetensors").exists()
-    ]
+def obedience_table(models: Sequence[str], count: int) -> tuple[list[str], float]:
+    """Lines of the table, and the worst of the SDXL model's quotients of obedience and goal."""
     lines = [
         f"| obedience by the scene judge | {' | '.join(GOALS)} | pictures |",
         "|---" * (len(GOALS) + 2) + "|",
@@ -169,34 +163,62 @@ def main() -> None:
         _row("the judge itself, on renders", judge_accuracy(count), count),
     ]
     worst = 0.0
-    for name in there:
+    for name in models:
         painter = Painter(load(name))
         scores = obeys(painter, count, False)
         worst = min(scores[k] / g for k, g in GOALS.items() if k in scores) if name == "sdxl" else worst
         lines.append(_row(f"{name}, trained words", scores, count))
         lines.append(_row(f"{name}, held-out colour-shape pairs", obeys(painter, count // 4, True), count // 4))
-    lines += ["", f"CLIP judge, 64 colour-shape pairs zero-shot: {clip_accuracy(512):.3f} (goal 0.90, n=512)"]
-    lines += [
-        "",
-        "| relation of the two token tables, held-out words | |",
-        "|---|---|",
-        *(f"| {k} | {v:.3g} |" for k, v in relation().items()),
-    ]
-    if not flags.quick and (FOLDER / "sdxl-twin.safetensors").exists():
-        lines += ["", "| concept kind (error) | class word, base | name, twin |", "|---|---|---|"]
-        errors = concept_errors(Painter(load("sdxl")), Painter(load("sdxl-twin")), 25)
-        lines += [f"| {kind} | {a:.3f} | {b:.3f} |" for kind, (a, b) in errors.items()]
-    lines += ["", "| pack | MB | training |", "|---|---|---|"]
+    return lines, worst
+
+
+def relation_table() -> list[str]:
+    """What `relation` says."""
+    rows = [f"| {k} | {v:.3g} |" for k, v in relation().items()]
+    return ["| relation of the two token tables, held-out words | |", "|---|---|", *rows]
+
+
+def concept_table() -> list[str]:
+    """What `concept_errors` says of the SDXL model and its twin."""
+    errors = concept_errors(Painter(load("sdxl")), Painter(load("sdxl-twin")), 25)
+    rows = [f"| {kind} | {a:.3f} | {b:.3f} |" for kind, (a, b) in errors.items()]
+    return ["| concept kind (error) | class word, base | name, twin |", "|---|---|---|", *rows]
+
+
+def pack_table() -> list[str]:
+    """Size and training of each pack."""
+    lines = ["| pack | MB | training |", "|---|---|---|"]
     for path in sorted(FOLDER.glob("*.safetensors")):
         about = read_pack(path.stem)[1]
         trained = f"{about['steps']:,} steps, {about['cpu_seconds'] / 60:.0f} CPU minutes" if "steps" in about else ""
         lines.append(f"| {path.name} | {path.stat().st_size / 1e6:.2f} | {trained} |")
+    return lines
+
+
+def into_document(text: str) -> None:
+    """Put the table into the document."""
+    document = DOCUMENT.read_text()
+    head, tail = document.split(BEGIN)[0], document.split(END)[1]
+    DOCUMENT.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
+
+
+def main() -> None:
+    """Measure, print the table, write it on request."""
+    write = "--write" in sys.argv
+    sys.argv = [a for a in sys.argv if a != "--write"]
+    flags = arguments(__doc__ or "")
+    start, count = time.time(), 40 if flags.quick else 800
+    wanted = ("sdxl",) if flags.quick else ("sdxl", "sd15", "sdxl-v")
+    lines, worst = obedience_table([n for n in wanted if (FOLDER / f"{n}.safetensors").exists()], count)
+    lines += ["", f"CLIP judge, 64 colour-shape pairs zero-shot: {clip_accuracy(512):.3f} (goal 0.90, n=512)"]
+    lines += ["", *relation_table()]
+    if not flags.quick and (FOLDER / "sdxl-twin.safetensors").exists():
+        lines += ["", *concept_table()]
+    lines += ["", *pack_table()]
     text = "\n".join(lines)
     print(text, f"\n{time.time() - start:.0f} s")
     if write:
-        document = DOCUMENT.read_text()
-        head, tail = document.split(BEGIN)[0], document.split(END)[1]
-        DOCUMENT.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
+        into_document(text)
     close(
         Figure(
             name="small_models", figure=worst, unit="worst obedience over its goal", better="higher", goal=1.0, n=count

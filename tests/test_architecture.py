@@ -27,6 +27,7 @@ NOUNS = frozenset(
         "embedding",
         "errors",
         "ldm_keys",
+        "on_demand",
         "options",
         "phrases",
         "prompt",
@@ -75,8 +76,9 @@ ONLY_IN = {
 
 MAY_PRINT = ("cli",)
 MAY_CATCH_ALL = r"(api|cli|ui|jobs)\b.*|hosts/load_hook\.py|formats/unpickle\.py"
-PICKS_MODULES = ("formats/picture_pixels.py", "ui/pages.py", "cli/__init__.py")
-"""Files that import by a name from a table: Pillow's optional decoders, the pages there are, the command called."""
+PICKS_MODULES = ("formats/picture_pixels.py", "ui/pages.py", "cli/__init__.py", "on_demand.py")
+"""Files that import by a name from a table: Pillow's optional decoders, the pages there are, the command called, the
+modules of a package whose names are imported on demand."""
 
 KNOWN_METHODS = ("find_class", "persistent_load")
 """Methods that the standard library documents and we override."""
@@ -102,6 +104,8 @@ def _imports(module: str, tree: ast.AST) -> Iterator[str]:
                 yield node.args[0].value
             elif module not in PICKS_MODULES:
                 yield "a name made up at run time"
+        elif isinstance(node, ast.Call) and _called(node) == "on_demand" and ast.unparse(node.args[0]) != "__name__":
+            yield "another package's modules on demand"
 
 
 def _called(node: ast.Call) -> str:
@@ -185,6 +189,7 @@ def test_rules(module):
         ("repair/defects.py", "def _f():\n    import ti_fix.convert.ladder", "imports convert"),
         ("repair/defects.py", "def _f(x):\n    __import__(x)", "imports a name made up at run time"),
         ("repair/defects.py", "import importlib\nimportlib.import_module('ti_fix.convert')", "imports convert"),
+        ("train/__init__.py", "on_demand('ti_fix.convert', {})", "imports another package's modules on demand"),
         ("formats/png.py", "from ti_fix.repair import repair", "imports repair"),
         ("embedding.py", "from ti_fix.formats import read", "imports formats"),
         ("hosts/forge.py", "from ti_fix.repair import repair", "imports repair"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.align import models
+from ti_fix.align import strategies
 from ti_fix.align.strategies import Situation, compare
 from ti_fix.embedding import CLIP_G, SDXL_REFINER, Embedding
 from ti_fix.hosts.text_modules import encoder_of, tokenizer_of
@@ -43,6 +44,20 @@ def test_on_a_sound_model_all_are_exact_and_leave_nothing_behind(module):
         assert each.reversible
         assert each.prepare_ms >= 0
     assert found["remapping"].once
+
+
+@pytest.mark.parametrize(("taken", "more"), [(5.0, 3.0), (2.0, 0.0), (1.5, 0.0)])
+def test_time_beyond_the_plain_encoder_is_never_below_zero_and_a_slow_moment_does_not_count(monkeypatch, taken, more):
+    now, runs = [0.0], []
+
+    def takes(milliseconds):
+        runs.append(milliseconds)
+        now[0] += milliseconds * (10 if len(runs) in (3, 4) else 1) / 1000
+
+    monkeypatch.setattr(strategies.time, "perf_counter", lambda: now[0])
+    found = strategies._median_more_ms(lambda: takes(taken), lambda: takes(2.0), repeats=5)
+    assert found == pytest.approx(more)
+    assert runs == [taken, 2.0] * 5
 
 
 def test_only_rebinding_finds_a_trigger_with_a_character_that_nobody_sees(module):

@@ -9,8 +9,8 @@ import torch
 
 from tests.convert.test_ladder import pair
 from ti_fix.convert import MATCH, ConvertConfig, Converter, FastHalf, to_sd15
+from ti_fix.convert.config import METHODS
 from ti_fix.convert.down import drift
-from ti_fix.convert.ladder import METHODS
 from ti_fix.embedding import Embedding, Vocabulary
 from ti_fix.errors import WrongUse
 from ti_fix.options import validate

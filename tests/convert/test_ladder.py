@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ti_fix.convert.confidence import CERTAIN, WORTHLESS, Calibration, calibrate, isotonic
-from ti_fix.convert.ladder import METHODS, climb
+from ti_fix.convert.config import METHODS
+from ti_fix.convert.ladder import climb
 from ti_fix.convert.linear import LeftOut, LinearMap, Moments, fit
 from ti_fix.convert.sparse import decompose
 from ti_fix.convert.tables import Index, TablePair

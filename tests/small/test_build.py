@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
 import torch
 
-from ti_fix.small import packs
+from ti_fix.small import build, packs
 from ti_fix.small.training import diffusion, pack, unpack
 
 
@@ -27,3 +31,22 @@ def test_training_goes_on_from_the_pack(tmp_path):
     assert trainer.step == steps + 3
     assert sum(losses) / 3 < 0.75  # an untrained network starts at 1
     assert diffusion.Trainer("sdxl", tmp_path).step == steps + 3
+
+
+def test_stages_run_in_order_and_what_needs_a_failed_one_waits(tmp_path, monkeypatch):
+    stages = {"first": ((), ()), "second": ((), ("first",)), "bad": ((), ()), "never": ((), ("bad",))}
+    started = []
+
+    def start(stage, _):
+        started.append(stage)
+        return subprocess.Popen([sys.executable, "-c", f"raise SystemExit({int(stage == 'bad')})"])
+
+    monkeypatch.setattr(build, "STAGES", stages)
+    monkeypatch.setattr(build, "start", start)
+    monkeypatch.setattr(build.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit, match="failed: bad; see the logs"):
+        build.build(tmp_path)
+    assert sorted(started) == ["bad", "first", "second"] and started.index("first") < started.index("second")
+    assert sorted(path.name for path in (tmp_path / "done").iterdir()) == ["first", "second"]
+    build.build(tmp_path, ["first"])
+    assert len(started) == 3  # done before

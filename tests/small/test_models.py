@@ -106,6 +106,16 @@ def test_clip_judge_knows_colour_and_shape_and_prefers_the_true_caption() -> Non
     assert clip_judge().visual.attnpool.c_proj.weight.shape == (64, 384)
 
 
+def test_obedience_asks_only_for_words_that_the_judge_has() -> None:
+    thing = scenes.Thing(shape="square", paint=scenes.Paint(hue=90), cx=0, cy=0, radius=30)
+    seen = {head: np.zeros(1, np.int64) for head in judges.HEADS}
+    for colour, asked in (("yellow green", False), ("red", True)):
+        described = captions.compose([thing], [{"shape": "square", "colour": colour}], random.Random(0))
+        found = judges.obedience([described], seen)
+        assert "shape" in found
+        assert ("colour" in found) == asked
+
+
 @needs_judge
 def test_pictures_follow_their_captions_and_not_other_ones() -> None:
     rng = random.Random(12)

@@ -96,13 +96,63 @@ def test_words_are_true_of_the_numbers() -> None:
     rng = random.Random(6)
     for described in (captions.draw(rng) for _ in range(800)):
         for item, words in zip(described.scene.things, described.words, strict=True):
-            if item.paint.hue is not None:
-                assert hue_word(item.paint.hue) == words.get("colour")
+            if item.paint.hue is not None and "colour" in words:
+                word = hue_word(item.paint.hue)
+                assert words["colour"] == (word or scenes.two_words(item.paint))
             if words.get("stretch") == "tall":
                 assert item.stretch > 1.25
             if "grain" in words:
                 low, high = scenes.FINE if words["grain"] == "fine" else scenes.COARSE
                 assert low <= item.period <= high
+
+
+def test_two_words_are_the_neighbours_of_a_hue_the_nearer_one_last() -> None:
+    said = {hue: scenes.two_words(Paint(hue=hue)) for hue in (42.0, 78.0, 138.0, 190.0, 322.0, 350.0)}
+    assert said == {
+        42.0: "orange yellow",
+        78.0: "green yellow",
+        138.0: "blue green",
+        190.0: "green blue",
+        322.0: "purple red",
+        350.0: "purple red",
+    }
+
+
+def test_hues_left_unsaid_are_of_all_kinds() -> None:
+    """Were they only those without a word, a caption that is silent about the colour would mean "one of these"."""
+    rng = random.Random(8)
+    silent = [
+        item.paint.hue
+        for described in (captions.draw(rng) for _ in range(4000))
+        for item, words in zip(described.scene.things, described.words, strict=True)
+        if "colour" not in words and item.paint.hue is not None
+    ]
+    assert len(silent) > 300
+    named = sum(hue_word(hue) is not None for hue in silent) / len(silent)
+    assert 0.3 < named < 0.7
+    counts = np.histogram(np.array(silent) % 360, 12, (0, 360))[0]
+    assert counts.min() > 0.3 * counts.mean()
+
+
+def test_seen_colours_are_told_apart_only_where_they_can_be() -> None:
+    hues = {0.0: "red", 350.0: None, 54.0: "yellow", 68.0: None, 90.0: "unnamed", 176.0: "unnamed"}
+    assert {hue: scenes.seen_colour(Paint(hue=hue)) for hue in hues} == hues
+    assert scenes.seen_colour(Paint(gray=236)) == "white"
+    assert scenes.seen_colour(Paint(gray=25)) == "black"
+
+
+def test_named_silhouettes_are_none_of_the_held_out_ones() -> None:
+    for word in scenes.SILHOUETTES:
+        named = picture(thing(shape="blob", **scenes.silhouette_form(word)))
+        assert min(concept.errors(named)["error"] for concept in concepts("shape")) > 0.15
+
+
+def test_compass_points_to_where_the_first_half_lies() -> None:
+    for angle, word in ((0.0, "east"), (-20.0, "east"), (70.0, "south"), (225.0, "north west"), (350.0, "east")):
+        assert scenes.compass(angle) == word
+    split = picture(thing(texture="split", paint=Paint(hue=90), second=Paint(hue=322), angle=90))
+    y = np.nonzero(np.abs(split - Paint(hue=90).rgb()).sum(-1) < 60)[0]
+    assert y.mean() > 70  # south is down
 
 
 def test_unnamed_hues_are_far_from_every_word() -> None:
@@ -114,7 +164,7 @@ def test_unnamed_hues_are_far_from_every_word() -> None:
 
 def test_captions_have_all_lengths() -> None:
     rng = random.Random(7)
-    lengths = [len(captions.caption(captions.draw(rng), rng).split()) for _ in range(2000)]
+    lengths = [len(captions.caption(captions.draw(rng), rng).split()) for _ in range(5000)]
     assert min(lengths) <= 4
     assert max(lengths) >= 50
     assert math.isclose(float(np.median(lengths)), 14, abs_tol=6)

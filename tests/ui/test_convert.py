@@ -186,7 +186,7 @@ def test_the_loaded_model_works_only_while_no_picture_is_made(room, host, monkey
         yield
 
     host.trainer = Lent()
-    monkeypatch.setattr(convert_desk, "convert", converted)
+    monkeypatch.setattr("ti_fix.convert.batch.convert", converted)
     convert(room, method="match")
     convert(room)
     half = len(seen) // 2

@@ -27,6 +27,7 @@ from ti_fix.ui import evaluate_material as material
 from ti_fix.ui import evaluate_work as work
 from ti_fix.ui.api import mount
 from ti_fix.ui.desk import desk_of
+from ti_fix.ui.evaluate_bench import bench_of
 from ti_fix.ui.maps import FORM as MAPS_FORM
 from ti_fix.ui.maps import MapRun
 
@@ -123,7 +124,7 @@ def test_a_page_that_is_opened_later_finds_the_running_job_and_the_report(desk):
     page.stop(desk)
     desk.host.trainer.wait.set()
     assert list(later)[-1].busy is False
-    assert work.bench_of(desk).job.state.status in ("stopped", "failed")
+    assert bench_of(desk).job.state.status in ("stopped", "failed")
 
 
 @pytest.mark.parametrize("breaks", [False, True])
@@ -132,7 +133,7 @@ def test_interrupt_of_the_webui_ends_it_and_what_is_there_is_scored(desk, breaks
     trainer.pressed, trainer.presses_at, trainer.breaks = True, 5, breaks  # pressed once before: that does not count
     last = run(desk)[-1]
     assert trainer.made == 5 and "myred against" in last.result
-    assert {len(side.pictures) for side in work.bench_of(desk).report.sides} == {1}
+    assert {len(side.pictures) for side in bench_of(desk).report.sides} == {1}
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_the_steps_of_a_run_are_compared_and_the_best_is_named(desk):
     last = run(desk, run_name="myred")[-1]
     assert "step 10" in last.result and "step 20" in last.result
     assert "Best step: step" in last.status
-    assert [side.step for side in work.bench_of(desk).report.sides] == [None, 10, 20, None, None]
+    assert [side.step for side in bench_of(desk).report.sides] == [None, 10, 20, None, None]
     for heading in ("Training", "Way of the first vector (clip_l)"):
         assert heading in last.result
         assert heading in Path(last.files[0]).read_text(encoding="utf-8")
@@ -281,7 +282,7 @@ def test_the_api_starts_looks_stops_and_reports(desk, client):
         "class_word": "red",
     }
     assert client.post("/ti_fix/v1/evaluate", json=body).json()["status"] in ("running", "done")
-    work.bench_of(desk).job.wait(30)
+    bench_of(desk).job.wait(30)
     assert client.get("/ti_fix/v1/evaluate").json()["status"] == "done"
     told = client.get("/ti_fix/v1/evaluate/report").json()
     assert told["sides"][0]["label"] == "myred" and told["settings"]["seeds"] == 1
@@ -297,7 +298,7 @@ def test_the_api_looks_through_training_pictures(desk, client, tmp_path):
     (tmp_path / "own1.txt").write_text("a red thing", encoding="utf-8")
     answer = client.post("/ti_fix/v1/evaluate/dataset", json={"folders": [str(tmp_path)]})
     assert answer.json()["status"] in ("running", "done")
-    work.bench_of(desk).job.wait(30)
+    bench_of(desk).job.wait(30)
     told = client.get("/ti_fix/v1/evaluate/dataset").json()
     assert [item["caption"] for item in told["items"]] == ["", "a red thing", ""]
     assert set(told["before"]) == {"consistency", "caption similarity", "share of spare copies"}

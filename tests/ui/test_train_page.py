@@ -22,7 +22,6 @@ from ti_fix.ui import train_album
 from ti_fix.ui import train_handlers as handlers
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.guard import FAULT
-from ti_fix.ui.train_pictures import Album
 from ti_fix.ui.train_shown import FORM, Request, Shown, Window
 
 QUICK = {
@@ -378,14 +377,6 @@ def test_pictures_show_what_is_cut_off_and_what_a_mask_leaves_out(desk, tmp_path
     page = last(train_album.album_changed(desk, str(folder), 64, True))
     assert "Red places" in page["album"]
     assert "Red places" not in last(train_album.album_changed(desk, str(folder), 64, True, "1", False))["album"]
-
-
-def test_a_picture_goes_with_its_caption_and_its_mask(tmp_path):
-    for name in ("a.png", "a-mask.png", "b.png"):
-        image(0, (8, 8)).save(tmp_path / name)
-    (tmp_path / "a.txt").write_text("a tower", encoding="utf-8")
-    Album(folder=tmp_path).remove(tmp_path / "a.png")
-    assert [each.name for each in tmp_path.iterdir()] == ["b.png"]
 
 
 def test_a_page_that_strangers_can_reach_trains_and_shows_nothing(desk, host, pictures, tmp_path):

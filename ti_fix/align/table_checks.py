@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -39,53 +39,78 @@ def _encoders(check: Check, model: TextModel) -> Iterator[Outcome]:
         )
 
 
+EXPECTED_ROWS = f"{VOCABULARY_SIZE} rows"
+
+
 def _rows(check: Check, model: TextModel) -> Iterator[Outcome]:
+    """Whether tables, configs and tokenizers count the same tokens, and CLIP's; encoders without CLIP's tokens pass."""
     for encoder in model.encoders:
-        if encoder.spec.bos_id is None:
-            continue
-        rows = encoder.table.shape[0]
-        highest = max(encoder.added.values(), default=0)
-        beyond = {t: i for t, i in encoder.added.items() if i >= max(rows, VOCABULARY_SIZE)}
-        found = f"{rows} rows" + (f", {len(encoder.added)} added tokens" if encoder.added else "")
-        expected = f"{VOCABULARY_SIZE} rows"
-        claimed = encoder.config.get("vocab_size", rows)
-        if claimed != rows:
-            message = (
-                f"The config of {encoder.spec.title} names {claimed} tokens, the table has {rows} rows; the model does "
-                "not load (size mismatch). The config is to be corrected."
-            )
-            changes = [*(trimming(encoder) if rows > VOCABULARY_SIZE else []), _counting(encoder)]
-            yield check.bad("error", expected, f"{found}, {claimed} in the config", message, encoder, changes)
-        elif encoder.cut:
-            message = (
-                f"The vocabulary was extended: {encoder.cut} rows beyond the {VOCABULARY_SIZE} of CLIP, which this "
-                "WebUI refuses (size mismatch). It was given the others; the extra rows are embeddings."
-            )
-            outcome = check.bad("warning", expected, f"{rows + encoder.cut} rows", message, encoder)
-            yield replace(outcome, repaired=expected)
-        elif rows == VOCABULARY_SIZE and not beyond:
-            yield check.good(expected, found, encoder)
-        elif rows < VOCABULARY_SIZE:
-            message = (
-                f"The token table has {rows} rows; ids up to {VOCABULARY_SIZE - 1} will fail (index out of range). "
-                "It is cut off or belongs to another tokenizer; load the original model."
-            )
-            yield check.bad("error", expected, found, message, encoder)
-        elif beyond:
-            names = ", ".join(repr(t) for t in list(beyond)[:4])
-            message = (
-                f"The tokenizer knows added tokens ({names}) up to id {highest}, but the table has {rows} rows: a "
-                "prompt with one of them fails (index out of range). The published tokenizer is to be used."
-            )
-            yield check.bad("error", expected, found, message, encoder, [rebinding(encoder)])
-        elif encoder.write:
-            yield check.bad("note", expected, found, _extended(encoder) + " It is loaded here and works.", encoder)
-        else:
-            message = (
-                f"{_extended(encoder)} WebUIs refuse such a checkpoint (size mismatch). The table is to be cut to its "
-                "vocabulary; the extra rows go on as embeddings."
-            )
-            yield check.bad("warning", expected, found, message, encoder, trimming(encoder))
+        if encoder.spec.bos_id is not None:
+            yield _rows_of(check, encoder)
+
+
+def _rows_of(check: Check, encoder: TextEncoder) -> Outcome:
+    rows = encoder.table.shape[0]
+    found = f"{rows} rows" + (f", {len(encoder.added)} added tokens" if encoder.added else "")
+    unknown = [token for token, id_ in encoder.added.items() if id_ >= max(rows, VOCABULARY_SIZE)]
+    if encoder.config.get("vocab_size", rows) != rows:
+        return _miscounted(check, encoder, found)
+    if encoder.cut:
+        return _cut(check, encoder)
+    if rows < VOCABULARY_SIZE:
+        return _short(check, encoder, found)
+    if unknown:
+        return _beyond(check, encoder, found, unknown)
+    if rows == VOCABULARY_SIZE:
+        return check.good(EXPECTED_ROWS, found, encoder)
+    return _longer(check, encoder, found)
+
+
+def _miscounted(check: Check, encoder: TextEncoder, found: str) -> Outcome:
+    claimed, rows = encoder.config["vocab_size"], encoder.table.shape[0]
+    message = (
+        f"The config of {encoder.spec.title} names {claimed} tokens, the table has {rows} rows; the model does not "
+        "load (size mismatch). The config is to be corrected."
+    )
+    changes = [*(trimming(encoder) if rows > VOCABULARY_SIZE else []), _counting(encoder)]
+    return check.bad("error", EXPECTED_ROWS, f"{found}, {claimed} in the config", message, encoder, changes)
+
+
+def _cut(check: Check, encoder: TextEncoder) -> Outcome:
+    message = (
+        f"The vocabulary was extended: {encoder.cut} rows beyond the {VOCABULARY_SIZE} of CLIP, which this WebUI "
+        "refuses (size mismatch). It was given the others; the extra rows are embeddings."
+    )
+    found = f"{encoder.table.shape[0] + encoder.cut} rows"
+    return replace(check.bad("warning", EXPECTED_ROWS, found, message, encoder), repaired=EXPECTED_ROWS)
+
+
+def _short(check: Check, encoder: TextEncoder, found: str) -> Outcome:
+    message = (
+        f"The token table has {encoder.table.shape[0]} rows; ids up to {VOCABULARY_SIZE - 1} will fail (index out of "
+        "range). It is cut off or belongs to another tokenizer; load the original model."
+    )
+    return check.bad("error", EXPECTED_ROWS, found, message, encoder)
+
+
+def _beyond(check: Check, encoder: TextEncoder, found: str, unknown: Sequence[str]) -> Outcome:
+    names, highest, rows = ", ".join(map(repr, unknown[:4])), max(encoder.added.values()), encoder.table.shape[0]
+    message = (
+        f"The tokenizer knows added tokens ({names}) up to id {highest}, but the table has {rows} rows: a prompt with "
+        "one of them fails (index out of range). The published tokenizer is to be used."
+    )
+    return check.bad("error", EXPECTED_ROWS, found, message, encoder, [rebinding(encoder)])
+
+
+def _longer(check: Check, encoder: TextEncoder, found: str) -> Outcome:
+    extended = _extended(encoder)
+    if encoder.write:
+        return check.bad("note", EXPECTED_ROWS, found, f"{extended} It is loaded here and works.", encoder)
+    message = (
+        f"{extended} WebUIs refuse such a checkpoint (size mismatch). The table is to be cut to its vocabulary; the "
+        "extra rows go on as embeddings."
+    )
+    return check.bad("warning", EXPECTED_ROWS, found, message, encoder, trimming(encoder))
 
 
 def _extended(encoder: TextEncoder) -> str:

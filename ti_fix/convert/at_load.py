@@ -6,14 +6,15 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from ti_fix.convert.dictionary import Learned, learn
-from ti_fix.convert.ladder import FAST, climb
-from ti_fix.convert.tables import key_of, tables_of
 from ti_fix.embedding import CLIP_G, CLIP_L, Embedding, Vocabulary
 from ti_fix.errors import TiFixError
+
+if TYPE_CHECKING:  # the WebUI waits for this module at its start; a conversion is the first to need them
+    from ti_fix.convert.dictionary import Learned
 
 log = logging.getLogger("ti_fix")
 
@@ -45,6 +46,9 @@ class FastHalf:
             return self._otherwise(embedding, vocabulary)
 
     def _by_the_map(self, embedding: Embedding, vocabulary: Vocabulary) -> Embedding:
+        from ti_fix.convert.ladder import FAST, climb
+        from ti_fix.convert.tables import tables_of
+
         left = embedding.vectors[CLIP_L.key]
         with torch.no_grad(), torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
             learned = self._known(vocabulary)
@@ -54,6 +58,9 @@ class FastHalf:
         return embedding.with_vectors({**embedding.vectors, CLIP_G.key: right})
 
     def _known(self, vocabulary: Vocabulary) -> Learned:
+        from ti_fix.convert.dictionary import learn
+        from ti_fix.convert.tables import key_of, tables_of
+
         with self._lock:
             key = key_of(*tables_of(vocabulary, CLIP_L.key, CLIP_G.key), vocabulary.trained)
             if self._learned is None or self._learned.key != key:

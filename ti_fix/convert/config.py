@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ti_fix.convert.ladder import METHODS
-from ti_fix.convert.realign import KEEPS
 from ti_fix.options import option
 
+METHODS = ("auto", "vocabulary", "sparse", "linear", "sparse+linear")
 L_ONLY = "l_only"
 MATCH = "match"
+
+KEPT = "kept"
+"""Of the method of a vector: it went over as it was."""
+
+KEEPS = ("meaning", "outputs")
+"""What a move between checkpoints holds on to."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ti_fix.convert.check import checked
 from ti_fix.convert.confidence import CERTAIN
-from ti_fix.convert.result import KEPT, Conversion, Row, is_for, noted
+from ti_fix.convert.config import KEPT
+from ti_fix.convert.result import Conversion, Row, is_for, noted
 from ti_fix.convert.tables import BLOCK
 from ti_fix.embedding import CLIP_L, VOCABULARY_SIZE, Embedding, Finding
 from ti_fix.errors import WrongUse

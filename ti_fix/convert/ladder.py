@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ti_fix.convert.config import METHODS
 from ti_fix.convert.evidence import Around, evidence_of
 from ti_fix.convert.linear import LinearMap
 from ti_fix.convert.sparse import Combination, decompose
@@ -28,8 +29,6 @@ Method = Literal["vocabulary", "sparse", "linear", "sparse+linear"]
 
 SAME_WORD = 0.995
 """Cosine above which a vector is the word itself: rounding and a few steps of training, no other meaning."""
-
-METHODS = ("auto", "vocabulary", "sparse", "linear", "sparse+linear")
 
 FAST = "fast"
 """The rungs of ``auto`` that take milliseconds: word and map, without the search for sums of words."""

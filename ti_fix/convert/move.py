@@ -8,10 +8,10 @@ import torch
 
 from ti_fix.convert.check import checked
 from ti_fix.convert.confidence import CERTAIN, Confidence
-from ti_fix.convert.config import MATCH, ConvertConfig
+from ti_fix.convert.config import KEPT, MATCH, ConvertConfig
 from ti_fix.convert.matching import Matched, MatchEvent
 from ti_fix.convert.realign import realign
-from ti_fix.convert.result import KEPT, Conversion, Row, noted
+from ti_fix.convert.result import Conversion, Row, noted
 from ti_fix.embedding import CLIP_L, Embedding, Finding
 from ti_fix.errors import WrongUse
 from ti_fix.protocols import DiffusionModel

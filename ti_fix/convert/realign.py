@@ -23,8 +23,6 @@ from ti_fix.protocols import DiffusionModel
 SAME = 1e-4
 """Share of the outputs' spread below which two checkpoints are the same for an embedding."""
 
-KEEPS = ("meaning", "outputs")
-
 
 def realign(
     embedding: Embedding,
@@ -44,7 +42,7 @@ def realign(
         new: the model that it is to be used on, of the same family.
         steps: at most.
         stop: asked between two steps.
-        keep: one of `KEEPS`.
+        keep: one of `config.KEEPS`.
 
     Raises:
         WrongUse: embedding and models do not fit each other.

@@ -13,8 +13,6 @@ from ti_fix.convert.confidence import Confidence
 from ti_fix.convert.config import MATCH
 from ti_fix.embedding import Embedding, Finding
 
-KEPT = "kept"
-
 _SAID = {
     "vocabulary": "as words of the vocabulary",
     "sparse": "as sums of words",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ti_fix.evaluate.dataset import SIMILARITY_HINT, DatasetReport
-from ti_fix.evaluate.page import STYLE, shown, table
+from ti_fix.evaluate.report_page import STYLE, shown, table
 
 
 def dataset_page(report: DatasetReport) -> str:

@@ -1,4 +1,4 @@
-"""What an evaluation came to, as a type, as JSON and as Markdown; `ti_fix.evaluate.page` makes the HTML page."""
+"""What an evaluation came to, as a type, as JSON and as Markdown; `ti_fix.evaluate.report_page` makes the HTML page."""
 
 from __future__ import annotations
 

@@ -64,32 +64,35 @@ def build(work: Path, only: list[str] | None = None) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     while True:
-        done = {p.name for p in done_folder.iterdir()}
-        ready = [
-            s
-            for s in wanted
-            if not stopping
-            and s not in done
-            and s not in running
-            and s not in failed
-            and all(n in done for n in STAGES[s][1])
-        ]
+        ready = [] if stopping else ready_stages(wanted, {p.name for p in done_folder.iterdir()}, {*running, *failed})
         for stage in ready[: PROCESSES - len(running)]:
             running[stage] = start(stage, work)
             report("started", stage)
         if not running:
             break
         time.sleep(1)
-        for stage, process in list(running.items()):
-            if (code := process.poll()) is not None:
-                del running[stage]
-                if code == 0:
-                    (done_folder / stage).touch()
-                else:
-                    failed.add(stage)
-                report("finished" if code == 0 else f"FAILED ({code})", stage)
+        failed |= _ended(running, done_folder)
     if failed:
         raise SystemExit(f"failed: {', '.join(sorted(failed))}; see the logs in {work}")
+
+
+def ready_stages(wanted: list[str], done: set[str], taken: set[str]) -> list[str]:
+    """Those that are neither done nor taken, and for which all that they need is done."""
+    return [s for s in wanted if s not in done and s not in taken and all(n in done for n in STAGES[s][1])]
+
+
+def _ended(running: dict[str, subprocess.Popen[bytes]], done_folder: Path) -> set[str]:
+    """Take out the stages that have ended and mark those that are done; gives those that failed."""
+    failed = set()
+    for stage, process in list(running.items()):
+        if (code := process.poll()) is not None:
+            del running[stage]
+            if code == 0:
+                (done_folder / stage).touch()
+            else:
+                failed.add(stage)
+            report("finished" if code == 0 else f"FAILED ({code})", stage)
+    return failed
 
 
 def main() -> None:

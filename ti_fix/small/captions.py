@@ -99,14 +99,28 @@ def _maybe(rng: random.Random, chance: float) -> bool:
     return rng.random() < chance
 
 
+def _between(rng: random.Random) -> tuple[Paint, str]:
+    """A hue that no single word covers, with the two words around it ("" where it is left unsaid).
+
+    Were such hues never said, a caption without a colour would mean "one of them", and a learned vector would find
+    that class instead of a hue.
+    """
+    paint = scenes.unnamed_paint(rng)
+    return paint, scenes.two_words(paint) if _maybe(rng, 0.6) else ""
+
+
 def _colour(rng: random.Random, words: Words, shape: str) -> Paint:
-    if _maybe(rng, 0.16):
-        return scenes.unnamed_paint(rng)
+    if _maybe(rng, 0.24):
+        paint, said = _between(rng)
+        if said:
+            words["colour"] = said
+        return paint
     while True:
         word = rng.choice(scenes.COLOURS)
         if (word, shape) not in scenes.HELD_OUT_PAIRS:
             break
-    words["colour"] = word
+    if not _maybe(rng, 0.12):
+        words["colour"] = word
     return scenes.colour_paint(word, rng)
 
 
@@ -119,14 +133,21 @@ def _period(rng: random.Random, words: Words) -> float:
 
 
 def _direction(rng: random.Random, words: Words, split: bool) -> float:
-    """Angle of the pattern's normal; stripes are "vertical" when the normal is horizontal."""
+    """Angle of the pattern's normal; stripes are "vertical" when the normal is horizontal.
+
+    Of two halves it is the way from the second to the first, and its word a compass point: "north" is up.
+    """
+    if split:
+        angle = rng.uniform(0, 360)
+        if _maybe(rng, 0.6):
+            words["direction"] = scenes.compass(angle)
+        return angle
     named = {"vertical": 0.0, "horizontal": 90.0, "diagonal": 45.0}
     word = rng.choice((*named, None, None))
-    half_turn = 180.0 if split and _maybe(rng, 0.5) else 0.0
     if word is None:
-        return rng.uniform(0, 360 if split else 180)
+        return rng.uniform(0, 180)
     words["direction"] = word
-    return named[word] + rng.gauss(0, 3) + half_turn
+    return named[word] + rng.gauss(0, 3)
 
 
 def _second(rng: random.Random, first: Paint, words: Words) -> Paint:
@@ -134,7 +155,7 @@ def _second(rng: random.Random, first: Paint, words: Words) -> Paint:
     while True:
         word = rng.choice(scenes.COLOURS) if words.get("texture") == "split" or _maybe(rng, 0.4) else "white"
         if words.get("texture") == "split" and _maybe(rng, 0.16):
-            paint, name = scenes.unnamed_paint(rng), ""
+            paint, name = _between(rng)
         else:
             paint, name = scenes.colour_paint(word, rng), word
         if first.hue is not None and paint.hue is not None:
@@ -150,7 +171,10 @@ def _second(rng: random.Random, first: Paint, words: Words) -> Paint:
 def _form(rng: random.Random, shape: str, words: Words) -> dict[str, object]:
     """Stretch, slant and lobes, with their words."""
     form: dict[str, object] = {"turn": rng.gauss(0, 4)}
-    if shape == "blob" and _maybe(rng, 0.45):
+    if shape == "blob" and _maybe(rng, 0.42):
+        words["shape"] = rng.choice(scenes.SILHOUETTES)
+        return form | scenes.silhouette_form(words["shape"])
+    if shape == "blob" and _maybe(rng, 0.48):
         form["lobes"] = scenes.wild_lobes(rng)
         form["stretch"] = math.exp(rng.gauss(0, 0.25))
         form["slant"] = rng.gauss(0, 0.2)
@@ -169,7 +193,7 @@ def _form(rng: random.Random, shape: str, words: Words) -> dict[str, object]:
 
 def draw_thing(rng: random.Random, crowded: bool, shape: str | None = None) -> tuple[Thing, Words]:
     """One object at the origin (cx = cy = 0) with its words; ``crowded`` objects are smaller and often plain."""
-    shape = shape or ("blob" if _maybe(rng, 0.24) else rng.choice(scenes.SHAPES))
+    shape = shape or ("blob" if _maybe(rng, 0.34) else rng.choice(scenes.SHAPES))
     words: Words = {"shape": shape}
     paint = _colour(rng, words, shape)
     form = _form(rng, shape, words)

@@ -1,7 +1,8 @@
 """Held-out concepts that words cannot name: unnamed hues, textures, two-tone objects and silhouettes.
 
-Eight values of each kind. The base models have drawn such values (in pictures whose caption leaves them unsaid) but
-know no word for them; the twin was trained on them under invented names. ``error`` is the yardstick's figure.
+Eight values of each kind. The base models have drawn such values but know no word for them, at most a phrase for a
+stretch of which they are a part (`scenes.two_words`, `scenes.compass`); the twin was trained on them under invented
+names. ``error`` is the yardstick's figure.
 """
 
 from __future__ import annotations

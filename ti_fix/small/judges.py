@@ -133,7 +133,7 @@ def truth(described: Described) -> dict[str, int]:
     labels["background"] = scenes.BACKGROUNDS.index(described.background)
     labels["layout"] = LAYOUTS.index(described.layout)
     for slot, (thing, words) in enumerate(zip(described.scene.things, described.words, strict=True)):
-        values = {"shape": thing.shape, "texture": thing.texture, "colour": words.get("colour", "unnamed")}
+        values = {"shape": thing.shape, "texture": thing.texture, "colour": scenes.seen_colour(thing.paint)}
         if thing.shape != "blob" or "lobes" in words:
             values["stretch"] = words.get("stretch", "even")
             values["slant"] = "slanted" if "slant" in words else "upright"
@@ -172,7 +172,10 @@ def _read(model: SceneJudge, x: Tensor) -> dict[str, Tensor]:
 
 
 def obedience(described: list[Described], seen: dict[str, NDArray[np.int64]]) -> dict[str, float]:
-    """Share of pictures in which each *said* attribute is right; ``both`` asks shape and colour of two objects."""
+    """Share of pictures in which each *said* attribute is right; ``both`` asks shape and colour of two objects.
+
+    What is said by other words than the judge's ("yellow green") is not asked for.
+    """
     wanted = [truth(d) for d in described]
     said: dict[str, list[bool]] = {}
     for i, (d, labels) in enumerate(zip(described, wanted, strict=True)):
@@ -181,7 +184,7 @@ def obedience(described: list[Described], seen: dict[str, NDArray[np.int64]]) ->
         said.setdefault("layout", []).append(right["layout"])
         slots = []
         for slot, words in enumerate(d.words):
-            checks = {a: right[f"{a}{slot}"] for a in SLOT if a in words and f"{a}{slot}" in right}
+            checks = {a: right[f"{a}{slot}"] for a in SLOT if words.get(a) in SLOT[a] and f"{a}{slot}" in right}
             for attribute, good in checks.items():
                 said.setdefault(attribute, []).append(good)
             slots.append(all(checks.get(a, True) for a in ("shape", "colour")))

@@ -12,6 +12,8 @@ import colorsys
 import math
 import random
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +28,16 @@ BACKGROUNDS = ("white", "black", "gray", *HUES)
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring", "heart", "diamond")
 TEXTURES = ("striped", "dotted", "checkered")
 HUE_BAND = 9.0  # a colour word covers its hue +- this many degrees
-UNNAMED_HUES = ((76.0, 104.0), (146.0, 204.0), (302.0, 340.0))  # drawn, never said
+UNNAMED_HUES = ((76.0, 104.0), (146.0, 204.0), (302.0, 340.0))  # far from every colour word
 FINE, COARSE = (20.0, 23.0), (31.0, 38.0)  # texture periods in pixels with a word; between them there is none
 STRETCH = 1.5  # "tall" and "wide" scale the axes by sqrt of this
 SLANT = 0.45  # horizontal shear of "slanted"
+COMPASS = ("east", "south east", "south", "south west", "west", "north west", "north", "north east")
+# words for silhouettes of lobes that no other word describes: what they mean is only what is drawn under them
+SILHOUETTES = tuple(
+    "leaf apple egg boat fish bird bear cat dog cloud stone bone shoe hat bell key nut bread cake tree flower duck "
+    "horse pig cow skull brain hand foot ear nose rocket drum cup pot bottle".split()
+)
 LOBES = {"three": 3, "four": 4, "five": 5}
 SMALL, LARGE = (20.0, 24.0), (37.0, 43.0)  # radii in pixels with a word
 PLACES = {"left": (0.3, 0.5), "right": (0.7, 0.5), "top": (0.5, 0.3), "bottom": (0.5, 0.7)}
@@ -205,9 +213,30 @@ def colour_paint(word: str, rng: random.Random) -> Paint:
 
 
 def unnamed_paint(rng: random.Random) -> Paint:
-    """A colour that no word covers."""
-    low, high = rng.choice(UNNAMED_HUES)
-    return Paint(hue=rng.uniform(low, high))
+    """A colour that no single word covers."""
+    while True:
+        paint = Paint(hue=rng.uniform(0, 360))
+        if min(hue_distance(each, paint.hue or 0) for each in HUES.values()) > HUE_BAND:
+            return paint
+
+
+def seen_colour(paint: Paint) -> str | None:
+    """The colour word that covers a paint, "unnamed" far from all of them, None where it could be taken for either."""
+    if paint.hue is None:
+        return min(("white", "black"), key=lambda word: abs(GRAYS[word] - paint.gray))
+    hue = paint.hue % 360
+    if any(low <= hue <= high for low, high in UNNAMED_HUES):
+        return "unnamed"
+    return next((word for word, centre in HUES.items() if hue_distance(centre, hue) <= HUE_BAND), None)
+
+
+def two_words(paint: Paint) -> str:
+    """The colour words on both sides of a hue, the nearer one last: "yellow green" is a green."""
+    hue = paint.hue or 0
+    below = min(HUES, key=lambda word: (hue - HUES[word]) % 360)
+    above = min(HUES, key=lambda word: (HUES[word] - hue) % 360)
+    near, other = sorted((below, above), key=lambda word: hue_distance(HUES[word], hue))
+    return f"{other} {near}"
 
 
 def background_paint(word: str, rng: random.Random) -> Paint:
@@ -231,6 +260,18 @@ def clear_of(background: str, paints: list[Paint]) -> bool:
 def wild_lobes(rng: random.Random) -> tuple[tuple[int, float, float], ...]:
     """Lobe coefficients of a blob that no word describes."""
     return tuple((k, abs(rng.gauss(0, 0.42 / k**0.75)), rng.uniform(0, 2 * math.pi / k)) for k in (2, 3, 4, 5))
+
+
+@cache
+def silhouette_form(word: str) -> dict[str, Any]:
+    """Lobes, stretch and slant of one of the `SILHOUETTES`."""
+    rng = random.Random(f"silhouette {word}")
+    return {"lobes": wild_lobes(rng), "stretch": math.exp(rng.gauss(0, 0.25)), "slant": rng.gauss(0, 0.2)}
+
+
+def compass(angle: float) -> str:
+    """The nearest of the eight points of the compass; 0 degrees is east, 90 south (y runs down)."""
+    return COMPASS[round(angle % 360 / 45) % 8]
 
 
 def plain_lobes(lobes: int, rng: random.Random) -> tuple[tuple[int, float, float], ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from ti_fix.convert import MATCH
-from ti_fix.convert.ladder import METHODS
+from ti_fix.convert.config import METHODS
 from ti_fix.ui import compat, convert_handlers, form_view
 from ti_fix.ui.convert_desk import ConvertDesk, convert_desk_of
 from ti_fix.ui.convert_handlers import Drawn

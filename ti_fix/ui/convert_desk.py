@@ -7,21 +7,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ti_fix.convert import MATCH, Conversion, ConvertConfig, Converter, Target, convert
+from ti_fix.convert import MATCH, ConvertConfig
 from ti_fix.embedding import CLIP_G, CLIP_L, SD15, SDXL, Embedding, Family, Vocabulary
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.formats.write import file_name, to_bytes, write_bytes
 from ti_fix.jobs import Job, Progress
 from ti_fix.repair import Judged
 from ti_fix.repair.clean import provenance
-from ti_fix.train.monitor import nearest_words, order_probe
 from ti_fix.ui import progress
 from ti_fix.ui.convert_pictures import Pictures, draw
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.library import Entry
 from ti_fix.ui.progress import Outcome
+
+if TYPE_CHECKING:  # the WebUI waits for this module at its start; what converts is imported when it is asked to
+    from ti_fix.convert import Conversion, Target
 
 T = TypeVar("T")
 
@@ -120,6 +122,9 @@ class ConvertDesk:
         yield _outcome(done, len(entries), write=writing is not None)
 
     def _target(self, config: ConvertConfig) -> tuple[Target, Vocabulary | None]:
+        from ti_fix.convert import Converter, Target
+        from ti_fix.train.monitor import order_probe
+
         family, vocabulary = self.family, self.desk.host.vocabulary()
         if family is SD15:
             return Target(family=SD15), vocabulary
@@ -138,6 +143,8 @@ class ConvertDesk:
         stop: threading.Event,
         writing: Writing | None,
     ) -> Converted:
+        from ti_fix.convert import Conversion, convert
+
         try:
             judged = self.desk.library.load(entry)
             before = _before(judged)
@@ -174,6 +181,8 @@ def _before(judged: Judged) -> Embedding:
 
 
 def _words(embedding: Embedding, vocabulary: Vocabulary | None) -> dict[str, list[list[str]]]:
+    from ti_fix.train.monitor import nearest_words
+
     tables = vocabulary.tables if vocabulary else {}
     known = {
         key: block

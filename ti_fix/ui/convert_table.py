@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ti_fix.convert import KEPT, Row
+from ti_fix.convert import KEPT
 from ti_fix.embedding import ENCODERS, norms
 from ti_fix.ui.convert_desk import Converted
 from ti_fix.ui.convert_pictures import gallery
 from ti_fix.ui.convert_words import TEXTS
 from ti_fix.ui.markup import empty, message, name, shown
+
+if TYPE_CHECKING:
+    from ti_fix.convert import Row
 
 MOST_ROWS = 32
 """Vectors of one embedding that are drawn; more are counted."""

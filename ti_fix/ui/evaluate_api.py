@@ -9,8 +9,7 @@ from typing import Any
 from ti_fix.errors import WrongUse
 from ti_fix.evaluate import EvalConfig
 from ti_fix.ui.desk import Desk
-from ti_fix.ui.evaluate_dataset import start_look
-from ti_fix.ui.evaluate_work import Wish, bench_of, start
+from ti_fix.ui.evaluate_bench import Wish, bench_of
 from ti_fix.ui.forms import typed
 
 MAX_PROMPTS = 200
@@ -33,6 +32,8 @@ def begin(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:
         prompts=_texts(values, "prompts"),
         run_name=str(values.get("run_name", "")),
     )
+    from ti_fix.ui.evaluate_work import start  # the WebUI waits for this module at its start
+
     desk.library.refreshed()
     start(desk, wish, typed(EvalConfig(), {name: values[name] for name in settings if name in values}))
     return look(desk, {})
@@ -70,6 +71,8 @@ def begin_look(desk: Desk, values: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(values) - {"folders"})
     if unknown:
         raise WrongUse(f"There is no {unknown[0]!r}; known is: folders.")
+    from ti_fix.ui.evaluate_dataset import start_look
+
     start_look(desk, (), "", _texts(values, "folders"))
     return look(desk, {})
 

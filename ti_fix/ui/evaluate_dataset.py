@@ -14,9 +14,9 @@ from ti_fix.train.captions import one_line
 from ti_fix.train.dataset import CAPTION_ENDINGS, caption_beside, pictures_in
 from ti_fix.train.pictures import open_picture
 from ti_fix.ui.desk import Desk
+from ti_fix.ui.evaluate_bench import Bench, bench_of
 from ti_fix.ui.evaluate_material import MASK, judge_of
 from ti_fix.ui.evaluate_words import LABELS
-from ti_fix.ui.evaluate_work import Bench, bench_of
 from ti_fix.ui.progress import Outcome
 
 

@@ -6,15 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ti_fix.evaluate import EvalConfig, body
-from ti_fix.evaluate.dataset_page import dataset_body
+from ti_fix.evaluate import EvalConfig
 from ti_fix.repair import carries
 from ti_fix.ui import markup, progress
 from ti_fix.ui.desk import Desk
-from ti_fix.ui.evaluate_dataset import start_look
-from ti_fix.ui.evaluate_sides import runs_of
+from ti_fix.ui.evaluate_bench import Bench, Wish, bench_of, runs_of, written
 from ti_fix.ui.evaluate_words import LABELS
-from ti_fix.ui.evaluate_work import Bench, Wish, bench_of, start, written
 from ti_fix.ui.forms import Form
 from ti_fix.ui.guard import guarded, guarded_steps
 
@@ -95,6 +92,8 @@ def begin(
         *values: whether to make maps, judge, whether to fetch it, and DINO (see `Wish`), then those of the form in
             the order of its fields.
     """
+    from ti_fix.ui.evaluate_work import start
+
     maps, judge, download, dino, *settings = values
     ids = dict(choices(desk))
     wish = Wish(
@@ -125,6 +124,8 @@ def look(desk: Desk, files: Sequence[Any] | None, judge: str, download: bool) ->
         judge: see `Wish`.
         download: see `Wish`.
     """
+    from ti_fix.ui.evaluate_dataset import start_look
+
     if judge:
         desk.refuse_strangers()
     start_look(desk, _paths(files), judge or "", download=download)
@@ -154,7 +155,11 @@ def _watched(bench: Bench) -> Iterator[Shown]:
 def result(bench: Bench) -> str:
     """The newest report as HTML, empty before the first."""
     if bench.newest == "dataset" and bench.dataset is not None:
+        from ti_fix.evaluate.dataset_page import dataset_body
+
         return f'<div class="report">{dataset_body(bench.dataset)}</div>'
     if bench.report is None:
         return ""
+    from ti_fix.evaluate import body
+
     return f'<div class="report">{body(bench.report, figures=bench.figures, sections=bench.sections)}</div>'

@@ -8,17 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ti_fix.errors import WrongUse
 from ti_fix.evaluate import PLACE
-from ti_fix.evaluate.infotext import Infotext, in_picture
 from ti_fix.ui import markup
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.evaluate_handlers import choices
 from ti_fix.ui.evaluate_words import TEXTS
 from ti_fix.ui.guard import guarded
 from ti_fix.ui.library import Entry
+
+if TYPE_CHECKING:
+    from ti_fix.evaluate.infotext import Infotext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,8 @@ def pictures_sent(known: Sequence[str], sent: Sequence[str]) -> Filled:
 @safe
 def settings_sent(desk: Desk, path: str) -> Filled:
     """Prompt and settings of a picture that a WebUI made; the embedding that its prompt calls is chosen."""
+    from ti_fix.evaluate.infotext import in_picture  # the WebUI waits for this module at its start
+
     told = in_picture(path)
     desk.library.refreshed()
     listed = choices(desk)

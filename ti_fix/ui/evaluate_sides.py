@@ -18,7 +18,7 @@ from ti_fix.ui.desk import Desk
 from ti_fix.ui.library import Entry
 
 if TYPE_CHECKING:
-    from ti_fix.ui.evaluate_work import Wish
+    from ti_fix.ui.evaluate_bench import Wish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,13 +51,6 @@ def embedding_of(desk: Desk, entry_id: str) -> Embedding:
     if not found:
         raise WrongUse(f"{entry.where[0]} cannot be used; the Files page says why.")
     return found[0]
-
-
-def runs_of(desk: Desk) -> tuple[str, ...]:
-    """Names of the training runs that have kept embeddings of their steps, the newest first."""
-    if not desk.host.embedding_folders:
-        return ()
-    return tuple(dict.fromkeys(run.config.name for run in desk.training.runs() if run.saved))
 
 
 def run_of(desk: Desk, name: str) -> Run | None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 from torch import Tensor
 
 from ti_fix.embedding import CLIP_L
 from ti_fix.errors import WrongUse
-from ti_fix.heatmap import MapFacts, MapSettings, Recorder, Wanted, WordMaps, facts_of, grouped, places_of, sheet
+from ti_fix.heatmap import MapSettings
 from ti_fix.phrases import content_words, phrases
 from ti_fix.ui.evaluate_words import LABELS
 from ti_fix.ui.forms import Form
+
+if TYPE_CHECKING:  # the WebUI waits for this module at its start; what records is imported when it is asked for
+    from ti_fix.heatmap import MapFacts, WordMaps
 
 FORM = Form(MapSettings)
 
@@ -52,6 +55,8 @@ class MapRun:
     """
 
     def __init__(self, unet: Any, steps: int, words: str = "", by_group: bool = False, *values: Any) -> None:
+        from ti_fix.heatmap import Recorder
+
         settings = FORM.config(values) if values else MapSettings()
         self._words = [word.strip() for word in (words or "").split(",") if word.strip()]
         self._by_group = by_group
@@ -73,6 +78,8 @@ class MapRun:
             vectors: name -> vectors of the embeddings that prompts may call.
             step: counted from 0.
         """
+        from ti_fix.heatmap import Wanted
+
         wanted = []
         for context, (picture, text) in zip(contexts, rows, strict=False):
             self._texts.setdefault(picture, {})[text] = None
@@ -83,6 +90,8 @@ class MapRun:
 
     def _placed(self, text: str, vectors: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
         """Places of the words that stand in this text; embeddings come first where no words were asked for."""
+        from ti_fix.heatmap import places_of
+
         called = {name: count for name, count in vectors.items() if name.lower() in text.lower()}
         names = {name.lower() for name in called}
         words = self._words or [*called, *(w for w in content_words(text) if w not in names)]
@@ -94,6 +103,8 @@ class MapRun:
 
     def sheets(self, pictures: Sequence[Image.Image]) -> list[tuple[int, Image.Image, str]]:
         """(picture, sheet, numbers in words) of each picture and pass; nothing where no word was found."""
+        from ti_fix.heatmap import facts_of, sheet
+
         made = []
         left_out = len(self._recorder.skipped)
         note = f"; {left_out} layers of an unknown size passed over" if left_out else ""
@@ -107,6 +118,8 @@ class MapRun:
 def _with_groups(maps: WordMaps, texts: Sequence[str]) -> WordMaps:
     """The maps of the words, and behind them those of their groups."""
     import torch
+
+    from ti_fix.heatmap import WordMaps, grouped
 
     known = {word.lower(): word for word in maps.words}
     groups: dict[str, list[str]] = {}

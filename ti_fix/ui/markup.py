@@ -27,6 +27,11 @@ def name(text: object) -> str:
     return f"<bdi>{shown(text)}</bdi>"
 
 
+def counted(vectors: int) -> str:
+    """How many vectors, in words."""
+    return f"{vectors} <span>{TEXTS['one_vector' if vectors == 1 else 'some_vectors']}</span>"
+
+
 def badge(verdict: str) -> str:
     """The coloured word for a verdict; the meaning shows on hovering."""
     word, meaning = VERDICTS[verdict]

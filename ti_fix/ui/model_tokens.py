@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ti_fix.embedding import ENCODERS
-from ti_fix.ui.markup import message, name, shown
+from ti_fix.ui.markup import counted, message, name, shown
 from ti_fix.ui.model_words import TEXTS
 
 if TYPE_CHECKING:  # the WebUI waits for this module at its start
@@ -43,7 +43,7 @@ def _text(text: TextView, several: bool) -> str:
 def _encoder(encoder: EncoderView) -> str:
     places = "".join(
         f"<li><b>{name(p['name'])}</b> <span>{TEXTS['chunk']}</span> {p['chunk'] + 1}, "
-        f"<span>{TEXTS['position']}</span> {p['position']}, {_counted(p['vectors'])}"
+        f"<span>{TEXTS['position']}</span> {p['position']}, {counted(p['vectors'])}"
         + (f", {p['missing']} <span>{TEXTS['missing']}</span>" if p["missing"] else "")
         + "</li>"
         for p in encoder.places()
@@ -51,10 +51,6 @@ def _encoder(encoder: EncoderView) -> str:
     chunks = "".join(_chunk(number, chunk) for number, chunk in enumerate(encoder.chunks, start=1))
     title = shown(ENCODERS[encoder.key].title)
     return f"<section><h6>{title}</h6>{chunks}{f'<ul>{places}</ul>' if places else ''}</section>"
-
-
-def _counted(vectors: int) -> str:
-    return f"{vectors} <span>{TEXTS['one_vector' if vectors == 1 else 'some_vectors']}</span>"
 
 
 def _chunk(number: int, chunk: tuple[Token, ...]) -> str:

@@ -41,8 +41,6 @@ TEXTS = MappingProxyType(
     {
         "refresh": "Refresh",
         "stop": "Stop",
-        "one_vector": "vector",
-        "some_vectors": "vectors",
         "check_all": "Check thoroughly",
         "checking": "Checking the model",
         "not_looked": "The model has not been looked at yet.",

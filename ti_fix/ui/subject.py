@@ -14,7 +14,7 @@ from PIL import Image
 from ti_fix.embedding import Embedding
 from ti_fix.errors import WrongUse
 from ti_fix.evaluate import Candidate
-from ti_fix.evaluate.page import picture_data, shown
+from ti_fix.evaluate.report_page import picture_data, shown
 from ti_fix.heatmap import MapFacts, Recorder, Wanted, WordMaps, facts_of, overlay, places_of
 from ti_fix.heatmap.statistics import covered
 from ti_fix.protocols import Host, ImageRequest, Sizes

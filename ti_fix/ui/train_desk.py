@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ti_fix.align import align
 from ti_fix.embedding import Embedding, Finding
@@ -17,7 +17,7 @@ from ti_fix.formats import read
 from ti_fix.formats.write import file_name, write
 from ti_fix.jobs import Job, Progress
 from ti_fix.protocols import Host
-from ti_fix.train import CheckpointEvent, DoneEvent, Event, Log, PrepareEvent, TrainConfig, gather, look, train
+from ti_fix.train import CheckpointEvent, DoneEvent, PrepareEvent, TrainConfig
 from ti_fix.train.config import check
 from ti_fix.train.dataset import pictures_in
 from ti_fix.train.history import Run, at_step, runs
@@ -26,7 +26,9 @@ from ti_fix.ui.progress import Outcome
 from ti_fix.ui.train_captions import written
 from ti_fix.ui.train_live import Live, progress_of
 from ti_fix.ui.train_pictures import Album, new_album
-from ti_fix.ui.train_tokens import token_view
+
+if TYPE_CHECKING:
+    from ti_fix.train import Event
 
 PICTURES, RUNS = "ti_fix_pictures", "ti_fix_runs"
 """Folders beside the embeddings folder: hosts would take the embeddings of a run's steps for triggers, and look for
@@ -216,6 +218,8 @@ class TrainDesk:
                 logging.getLogger("ti_fix").exception("the WebUI could not read its embeddings again")
 
     def _events(self, live: Live, stop: threading.Event) -> Iterator[Event | Progress | Outcome]:
+        from ti_fix.train import Log, gather, train  # the WebUI waits for this module at its start
+
         yield Progress(done=0, total=0, note="Getting the model ready")
         host = self.host.training_host()
         events = train(
@@ -282,6 +286,9 @@ class TrainDesk:
         return self._saving
 
     def _look(self, found: Live, stop: threading.Event) -> Iterator[Any]:
+        from ti_fix.train import gather, look
+        from ti_fix.ui.train_tokens import token_view
+
         yield Progress(done=0, total=0, note="Getting the model ready")
         host = self.host.training_host()
         model, data = host.model(), gather(found.config)

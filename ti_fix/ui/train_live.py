@@ -7,9 +7,8 @@ import io
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ti_fix.align.tokens import TokenView
 from ti_fix.jobs import Progress
 from ti_fix.train import (
     CheckpointEvent,
@@ -22,6 +21,9 @@ from ti_fix.train import (
     TrainConfig,
     ValidationEvent,
 )
+
+if TYPE_CHECKING:
+    from ti_fix.align.tokens import TokenView
 
 KEPT_POINTS = 400
 """Points of a curve that are kept; a long run's are thinned."""

@@ -229,11 +229,11 @@ def history(runs: Sequence[Run]) -> str:
 def _run(run: Run) -> str:
     config, best = run.config, run.best
     id_ = config.name
-    facts = [f"<b>{run.steps:,}</b> <span>{shown(TEXTS['steps'])}</span>"]
+    facts = [f"<b>{run.steps:,}</b> <span>{shown(TEXTS['step' if run.steps == 1 else 'some_steps'])}</span>"]
     if best:
         best_at = f"<span>{shown(TEXTS['step'])}</span> <b>{best[0]:,}</b>"
         facts.append(f"<span>{shown(TEXTS['best'])}</span> <b>{best[1]:.4f}</b> {best_at}")
-    facts.append(f"<b>{config.vectors}</b> <span>{shown(TEXTS['vectors'])}</span>")
+    facts.append(markup.counted(config.vectors))
     facts.append(f"<span>{shown(TEXTS['rate'])}</span> <b>{shown(config.learning_rate)}</b>")
     buttons = markup.button(shown(TEXTS["again"]), f"again:{id_}", kind="step")
     if run.resumable and run.steps < config.steps:

@@ -64,6 +64,7 @@ PAGE = MappingProxyType(
         "to": "to",
         "best": "best",
         "step": "step",
+        "some_steps": "steps",
         "use_it": "Write this in a prompt",
         "copy": "Copy",
         "add": "Add to txt2img",
@@ -81,7 +82,6 @@ PAGE = MappingProxyType(
         "caption_by": "Captions for those without:",
         "sentences": "as a sentence",
         "tags": "as tags",
-        "vectors": "Vectors",
         "rate": "Rate",
     }
 )

@@ -65,6 +65,8 @@ TEXTS = MappingProxyType(
         "in_prompt": "Write this in the prompt",
         "copy": "Copy",
         "add": "Add to txt2img",
+        "one_vector": "vector",
+        "some_vectors": "vectors",
         "about": "What it is",
         "made_for": "Made for",
         "vectors": "Vectors",

@@ -13,8 +13,9 @@ import json
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,45 +96,56 @@ def view(image: Image.Image, rng: random.Random) -> NDArray[np.uint8] | None:
 def _emoji(work: Path) -> Iterator[tuple[Item, Image.Image]]:
     twitter = next((work / "x").glob("emoji-datasource-twitter*")) / "package"
     library = json.loads((next((work / "x").glob("emojilib*")) / "package/dist/emoji-en-US.json").read_text())
-    fluent = next((work / "x").glob("iconify-json-fluent*")) / "package"
-    icons = json.loads((fluent / "icons.json").read_text())["icons"]
-    by_char = json.loads((fluent / "chars.json").read_text())
+    fluent = _fluent(next((work / "x").glob("iconify-json-fluent*")) / "package")
     font = ImageFont.truetype(str(next((work / "deb").rglob("NotoColorEmoji.ttf"))), 109)
     for entry in json.loads((twitter / "emoji.json").read_text()):
         code = entry["unified"].upper()
         char = "".join(chr(int(x, 16)) for x in code.split("-"))
-        keywords: list[str] = []
-        for tag in library.get(char) or library.get(char.replace("\ufe0f", "")) or []:
-            parts = words_of(tag)
-            if parts and len(parts) <= 3 and " ".join(parts) not in keywords and not set(parts) <= STOP:
-                keywords.append(" ".join(parts))
-        for group in words_of(entry.get("category", "")) + words_of(entry.get("subcategory", "")):
-            if group not in STOP and group not in keywords and len(group) > 2:
-                keywords.append(group)
+        tags = library.get(char) or library.get(char.replace("\ufe0f", "")) or []
         name = " ".join(words_of(entry["name"] or entry["short_name"]) or words_of(entry["short_name"]))
-
-        def item(
-            style: str,
-            held_out: bool = False,
-            name: str = name,
-            code: str = code,
-            keywords: tuple[str, ...] = tuple(keywords),
-        ) -> Item:
-            return Item(style=style, key=code, name=name, keywords=keywords, held_out=held_out)
-
+        item = partial(Item, key=code, name=name, keywords=_emoji_keywords(tags, entry))
         path = twitter / "img/twitter/64" / entry["image"]
         if path.exists():
-            yield item("twitter"), Image.open(path).convert("RGBA")
+            yield item(style="twitter", held_out=False), Image.open(path).convert("RGBA")
+        if svg := fluent(code):
+            yield item(style="fluent", held_out=False), _rasterise(svg=svg)
+        if glyph := _glyph(char, font):
+            yield item(style="noto", held_out=True), glyph
+
+
+def _emoji_keywords(tags: Sequence[str], entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Tags of up to three words, then the words of the emoji's groups; each once."""
+    keywords: list[str] = []
+    for tag in tags:
+        parts = words_of(tag)
+        if parts and len(parts) <= 3 and " ".join(parts) not in keywords and not set(parts) <= STOP:
+            keywords.append(" ".join(parts))
+    for group in words_of(entry.get("category", "")) + words_of(entry.get("subcategory", "")):
+        if group not in STOP and group not in keywords and len(group) > 2:
+            keywords.append(group)
+    return tuple(keywords)
+
+
+def _fluent(package: Path) -> Callable[[str], str]:
+    """What gives a code's drawing as SVG, empty where there is none."""
+    icons = json.loads((package / "icons.json").read_text())["icons"]
+    by_char = json.loads((package / "chars.json").read_text())
+
+    def drawing(code: str) -> str:
         icon = by_char.get(code.replace("-FE0F", "").lower()) or by_char.get(code.lower())
-        if icon in icons:
-            body = icons[icon]["body"]
-            svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">{body}</svg>'
-            yield item("fluent"), _rasterise(svg=svg)
-        canvas = Image.new("RGBA", (200, 160), (0, 0, 0, 0))
-        ImageDraw.Draw(canvas).text((20, 15), char, font=font, embedded_color=True)
-        box = canvas.getbbox()
-        if box and box[2] - box[0] <= 140:  # wider: a sequence that the font draws as two glyphs
-            yield item("noto", True), canvas
+        if icon not in icons:
+            return ""
+        return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">{icons[icon]["body"]}</svg>'
+
+    return drawing
+
+
+def _glyph(char: str, font: ImageFont.FreeTypeFont) -> Image.Image | None:
+    """An emoji as the font draws it, None where it has none or draws a sequence as two."""
+    canvas = Image.new("RGBA", (200, 160), (0, 0, 0, 0))
+    ImageDraw.Draw(canvas).text((20, 15), char, font=font, embedded_color=True)
+    box = canvas.getbbox()
+    return canvas if box and box[2] - box[0] <= 140 else None
 
 
 def _clipart(work: Path) -> Iterator[tuple[Item, Image.Image]]:

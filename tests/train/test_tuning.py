@@ -10,7 +10,7 @@ import pytest
 from tests.train.making import config, model, pictures
 from ti_fix.errors import TiFixError, WrongUse
 from ti_fix.train.config import TrainConfig
-from ti_fix.train.tune import RATES, TrialEvent, TunedEvent, ask, best_fixed_loss, tune
+from ti_fix.train.tuning import RATES, TrialEvent, TunedEvent, ask, best_fixed_loss, tune
 
 module = sys.modules[tune.__module__]
 
