@@ -41,11 +41,16 @@ def test_words_sums_and_strangers_each_go_their_way(converter: Converter) -> Non
     noise = torch.randn(64, generator=torch.Generator().manual_seed(2)) * 0.0134
     rows = torch.stack([LEFT[4] * 3, LEFT[[1, 2]].sum(0), LEFT[9] + noise])
     found = converter.to_sdxl(sd15(rows))
-    assert [r.method for r in found.rows] == ["vocabulary", "sparse", "linear"]
+    assert [r.method for r in found.rows] == ["vocabulary", "sparse", "local"]
     assert [r.confidence.expected == 1 for r in found.rows] == [True, True, False]
     assert found.embedding.vectors["clip_l"] is rows
     torch.testing.assert_close(found.embedding.vectors["clip_g"][0], RIGHT[4] * 3)
     assert "1 by the map" in found.message
+    (told,) = found.findings
+    mapping = converter.maps.mapping
+    assert told.code == "map" and f"{max(0.0, mapping.r_squared):.0%}" in told.message
+    assert f"{mapping.cosine:.2f}" in told.message
+    assert not converter.to_sdxl(sd15(LEFT[:2])).findings  # words need no map
 
 
 def test_name_aliases_and_metadata_travel(converter: Converter) -> None:
@@ -155,7 +160,7 @@ def test_at_load_words_are_words_and_the_rest_goes_by_the_map(converter: Convert
     found = halves(tmp_path)(before, narrow())
     assert found.vectors["clip_l"] is rows
     torch.testing.assert_close(found.vectors["clip_g"][0], RIGHT[4] * 3)
-    expected = converter.to_sdxl(before, ConvertConfig(method="linear")).embedding.vectors["clip_g"]
+    expected = converter.to_sdxl(before, ConvertConfig(method="local")).embedding.vectors["clip_g"]
     torch.testing.assert_close(found.vectors["clip_g"][1], expected[1], rtol=1e-3, atol=1e-3)
 
 

@@ -155,5 +155,5 @@ def test_a_conversion_by_matching_is_tried_in_the_encoders() -> None:
     left = embedding().half(("clip_l",))
     *_, last = converter.events(left, ConvertConfig(method=MATCH, steps=5, words=40), never)
     assert isinstance(last, Conversion)
-    assert {row.method for row in last.rows} <= {MATCH, "linear"}
+    assert {row.method for row in last.rows} <= {MATCH, "local", "linear"}
     assert "matched" in [finding.code for finding in last.findings]

@@ -205,7 +205,7 @@ def test_the_route_converts_and_writes(client, tmp_path):
     answer = client.post("/ti_fix/v1/convert", json={"path": "old-xq.safetensors", "to": "SDXL"}).json()
     (result,) = answer["results"]
     assert result["written"] == ["old-xq-sdxl.safetensors"]
-    assert [row["method"] for row in result["vectors"]] == ["linear"] * 3
+    assert [row["method"] for row in result["vectors"]] == ["local"] * 3
     assert set(result["vectors"][0]["confidence"]) == {"expected", "low", "high"}
     assert (tmp_path / "embeddings" / "old-xq-sdxl.safetensors").is_file()
 

@@ -53,7 +53,7 @@ class FastHalf:
         with torch.no_grad(), torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
             learned = self._known(vocabulary)
             pair = learned.pair(*tables_of(vocabulary, CLIP_L.key, CLIP_G.key))
-            rungs = climb(torch.nan_to_num(left.detach().float().cpu()), pair, learned.mapping, FAST)
+            rungs = climb(torch.nan_to_num(left.detach().float().cpu()), pair, learned.maps, FAST)
         right = torch.stack([rung.vector for rung in rungs])
         return embedding.with_vectors({**embedding.vectors, CLIP_G.key: right})
 

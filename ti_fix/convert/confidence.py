@@ -4,7 +4,8 @@ Each word is converted by the map as it would be had the word not been there, as
 (trained vectors lie off the words, and noise has no meaning that could carry over), and compared with the truth; and
 blurred once more with the word there, as a vector may have moved away from a word that is known. A
 regression makes one score of the evidence; the expected cosine as a function of the score is then the isotonic
-regression (Barlow et al. 1972) of outcomes that the regression has not seen. The interval cuts equal tails off the
+regression (Barlow et al. 1972), rising between the centres of its steps (Oron & Flournoy 2017), of outcomes that the
+regression has not seen. The interval cuts equal tails off the
 outcomes of like scores, so wide that four fifths of the unblurred words lie inside.
 """
 
@@ -12,16 +13,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from ti_fix.convert.evidence import Around, evidence_of
-from ti_fix.convert.ladder import TOGETHER, Rung
+from ti_fix.convert.ladder import SAME_WORD, Rung
 from ti_fix.convert.linear import LeftOut
+from ti_fix.convert.local import TOGETHER, LocalMap
 from ti_fix.convert.tables import TablePair, parted
 
-ASKED = 2000
+ASKED = 3000
 """Words at most that calibrate."""
 
 FEWEST = 1000
@@ -32,6 +35,9 @@ MOST_NOISE = 3.0
 
 BLURRED = 2
 """Every so-manieth word is blurred."""
+
+PULL = 0.01
+"""Of the regression's weights to zero, in variances of the evidence."""
 
 NOBODY = -1
 """No word is left out."""
@@ -72,12 +78,12 @@ class Calibration:
     """Outcomes of held-out words, by score.
 
     Attributes:
-        worth: (words,) of the map for each word of the dictionary.
+        worth: (2, words) of the map for each word of the dictionary (`LeftOut.worth`).
         scale: (2, evidence) mean and spread of the evidence.
         weights: of the regression that makes one score of the evidence's `_terms`.
         scores: (n,) ascending.
         outcomes: (n,) the true cosine of each.
-        expected: (n,) the isotonic fit through them.
+        expected: (n,) the rising fit through them.
         tail: (), share of the outcomes of like scores that lies above the interval, and below.
     """
 
@@ -103,19 +109,20 @@ class Calibration:
         return Confidence(expected=expected, low=min(low, expected), high=max(high, expected))
 
 
-def calibrate(pair: TablePair, left_out: LeftOut, *, asked: int = ASKED, seed: int = 1) -> Calibration:
+def calibrate(pair: TablePair, left_out: LeftOut, maps: LocalMap, *, asked: int = ASKED, seed: int = 1) -> Calibration:
     """Convert words as if they were unknown, compare.
 
     Args:
         pair: the words of both tables.
         left_out: the map without each of them.
+        maps: the map and what it misses.
         asked: how many words to ask.
         seed: of the choice.
     """
     worth = left_out.worth(pair)
     words, _ = parted(len(pair.ids), min(asked, len(pair.ids)), seed)
     words = words.repeat(max(1, FEWEST // len(words)))
-    evidence, outcomes = _tried(words, pair, left_out, worth, seed)
+    evidence, outcomes = _tried(words, pair, left_out, maps, worth, seed)
     scale = torch.stack([evidence.mean(0), evidence.std(0).clamp(min=1e-6)])
     terms = _terms(evidence, scale)
     first = torch.arange(len(outcomes)) % 2 == 0  # what calibrates was not in the regression, and the other way round
@@ -131,7 +138,7 @@ def calibrate(pair: TablePair, left_out: LeftOut, *, asked: int = ASKED, seed: i
         weights=_regression(terms, outcomes[order.argsort()]),
         scores=scores,
         outcomes=outcomes,
-        expected=isotonic(outcomes),
+        expected=rising(scores, isotonic(outcomes)),
         tail=torch.tensor(_tail(outcomes, unblurred)),
     )
 
@@ -153,7 +160,9 @@ def _tail(outcomes: Tensor, judged: Tensor) -> float:
     return tail
 
 
-def _tried(words: Tensor, pair: TablePair, left_out: LeftOut, worth: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+def _tried(
+    words: Tensor, pair: TablePair, left_out: LeftOut, maps: LocalMap, worth: Tensor, seed: int
+) -> tuple[Tensor, Tensor]:
     """Evidence (n, evidence) and outcome (n,) of unknown words, of some of them blurred, and of blurred known ones."""
     blurred, near = words[::BLURRED], words[1::BLURRED]
     noise = [torch.linspace(0, MOST_NOISE, len(blurred)), torch.linspace(0.05, MOST_NOISE, len(near))]
@@ -170,8 +179,10 @@ def _tried(words: Tensor, pair: TablePair, left_out: LeftOut, worth: Tensor, see
         asked = around.everyday(vectors)
         mapped = left_out.map(asked, source, target)
         mapped[known[some]] = left_out.mapping(asked[known[some]])
-        answers, centre = around.usual(mapped), left_out.mapping.target_mean
-        evidence.append(evidence_of(vectors, answers, around, left_out.mapping, worth))
+        near = (around.cosine >= SAME_WORD)[:, None]
+        answers = around.usual(torch.where(near, around.target[:, 0], maps.add(mapped, around)))
+        centre = left_out.mapping.target_mean
+        evidence.append(evidence_of(vectors, answers, around, pair, left_out.mapping, worth))
         outcomes.append(torch.cosine_similarity(answers - centre, target - centre, dim=1))
     return torch.cat(evidence), torch.cat(outcomes)
 
@@ -184,11 +195,11 @@ def _terms(evidence: Tensor, scale: Tensor) -> Tensor:
 
 
 def _regression(terms: Tensor, outcomes: Tensor) -> Tensor:
-    """Least squares with a slight pull to zero."""
-    x, y = terms.double(), outcomes.double()
+    """Ridge regression of the outcomes' ranks: a score is to order, and few very bad outcomes are not to rule it."""
+    x, y = terms.double(), outcomes.argsort().argsort() / len(outcomes)
     square = x.T @ x
-    square += 1e-3 * len(x) * torch.eye(len(square), dtype=torch.float64)
-    weights: Tensor = torch.linalg.solve(square, x.T @ y)
+    square += PULL * len(x) * torch.eye(len(square), dtype=torch.float64)
+    weights: Tensor = torch.linalg.solve(square, x.T @ y.double())
     return weights.float()
 
 
@@ -202,3 +213,13 @@ def isotonic(values: Tensor) -> Tensor:
             mean, count = (before * others + mean * count) / (others + count), others + count
         blocks.append((mean, count))
     return torch.cat([torch.full((count,), mean) for mean, count in blocks])
+
+
+def rising(scores: Tensor, steps: Tensor) -> Tensor:
+    """A non-decreasing fit (n,) at ascending scores (n,), in straight lines from the middle of one step to the next.
+
+    Without it, many scores would share one expectation and lose their order.
+    """
+    heights, which, counts = torch.unique_consecutive(steps, return_inverse=True, return_counts=True)
+    middles = torch.zeros(len(heights), dtype=torch.float64).index_add_(0, which, scores.double()) / counts
+    return torch.from_numpy(np.interp(scores.numpy(), middles.numpy(), heights.numpy())).float()

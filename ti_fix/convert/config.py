@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ti_fix.options import option
 
-METHODS = ("auto", "vocabulary", "sparse", "linear", "sparse+linear")
+METHODS = ("auto", "vocabulary", "sparse", "local", "linear", "sparse+linear")
 L_ONLY = "l_only"
 MATCH = "match"
 
@@ -24,8 +24,9 @@ class ConvertConfig:
     method: str = option(
         "auto",
         "Method",
-        "auto takes the first that holds for each vector: a word of the vocabulary, a sum of words, the linear map; "
-        "match goes on from there and lets the loaded model move the vectors until its outputs fit (minutes)",
+        "auto takes the first that holds for each vector: a word of the vocabulary, a sum of words, the map and the "
+        "words around; match goes on from there and lets the loaded model move the vectors until its outputs fit "
+        "(minutes)",
         choices=(*METHODS, MATCH, L_ONLY),
     )
     steps: int = option(

@@ -13,7 +13,8 @@ from ti_fix.convert.check import Probe, checked, tried
 from ti_fix.convert.confidence import WORTHLESS
 from ti_fix.convert.config import L_ONLY, MATCH, ConvertConfig
 from ti_fix.convert.dictionary import calibration_of, learn
-from ti_fix.convert.ladder import climb
+from ti_fix.convert.ladder import BY_THE_MAP, climb
+from ti_fix.convert.linear import LinearMap
 from ti_fix.convert.matching import Matched, MatchEvent
 from ti_fix.convert.outputs import OutputMatcher
 from ti_fix.convert.result import Conversion, Row, is_for, noted, sentence
@@ -48,7 +49,7 @@ class Converter:
     ) -> None:
         learned = learn(vocabulary, CLIP_L.key, CLIP_G.key, cache, say)
         self.pair = learned.pair(*tables_of(vocabulary, CLIP_L.key, CLIP_G.key))
-        self.mapping = learned.mapping
+        self.maps = learned.maps
         self.calibration = calibration_of(self.pair, learned, cache)
         self._model, self._probe = model, probe
         self._matcher: OutputMatcher | None = None
@@ -78,7 +79,7 @@ class Converter:
             return
         left = embedding.vectors[CLIP_L.key]
         method = "auto" if config.method == MATCH else config.method
-        rungs = climb(left.detach().float().cpu(), self.pair, self.mapping, method, worth=self.calibration.worth)
+        rungs = climb(left.detach().float().cpu(), self.pair, self.maps, method, worth=self.calibration.worth)
         rows = tuple(Row(method=r.method, words=r.words, confidence=self.calibration.of(r)) for r in rungs)
         vectors: Mapping[str, Tensor] = {CLIP_L.key: left, CLIP_G.key: torch.stack([rung.vector for rung in rungs])}
         if config.method == MATCH:
@@ -108,6 +109,8 @@ class Converter:
     ) -> Conversion:
         whole = noted(embedding, vectors, f"SD1.5, {config.method}")
         done = checked(Conversion(embedding=whole, rows=rows, message=sentence(rows)))
+        if any(row.method in BY_THE_MAP for row in rows):
+            done = done.noticed(_of_the_map(self.maps.mapping))
         return done if self._model is None else tried(done, self._model, self.pair, self._probe)
 
 
@@ -126,6 +129,14 @@ def _usable(embedding: Embedding) -> tuple[Embedding, list[Finding]]:
         return embedding, []
     message = "Its T5 part is dropped, as SDXL has no such encoder; the CLIP-L half is converted."
     return embedding.half((CLIP_L.key,)), [Finding(code="dropped-t5", severity="note", message=message, encoder="t5")]
+
+
+def _of_the_map(mapping: LinearMap) -> Finding:
+    message = (
+        f"Of words that it has not seen, this checkpoint's linear map explains {max(0.0, mapping.r_squared):.0%} of "
+        f"the variance in bigG; the cosine with the truth is {mapping.cosine:.2f} on average, the common part off."
+    )
+    return Finding(code="map", severity="note", message=message, encoder=CLIP_G.key)
 
 
 def _left_only(embedding: Embedding) -> Conversion:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ti_fix.convert.confidence import Calibration, calibrate
 from ti_fix.convert.linear import LeftOut, LinearMap, Moments, fit
+from ti_fix.convert.local import LocalMap
 from ti_fix.convert.tables import FACTS, Index, TablePair, key_of, tables_of
 from ti_fix.embedding import Vocabulary
 from ti_fix.errors import TiFixError
@@ -40,17 +41,14 @@ class Learned:
         facts: see `TablePair.facts`.
         index: finds near words.
         left_out: the linear map, and what it would be without each word.
+        maps: the linear map, and what it misses around.
     """
 
     key: str
     facts: Mapping[str, Tensor]
     index: Index
     left_out: LeftOut
-
-    @property
-    def mapping(self) -> LinearMap:
-        """The linear map itself."""
-        return self.left_out.mapping
+    maps: LocalMap
 
     def pair(self, left: Tensor, right: Tensor) -> TablePair:
         """The words over the tables that this was learned from."""
@@ -87,7 +85,7 @@ def calibration_of(pair: TablePair, learned: Learned, cache: Path | None) -> Cal
     path = cache / f"worth-{learned.key}.safetensors" if cache else None
     known = _kept(path, lambda tensors: Calibration(**tensors))
     if known is None:
-        known = calibrate(pair, learned.left_out)
+        known = calibrate(pair, learned.left_out, learned.maps)
         _keep(path, {name: getattr(known, name) for name in Calibration.__dataclass_fields__})
     return known
 
@@ -98,7 +96,9 @@ def _learn(vocabulary: Vocabulary, source: str, target: str, key: str) -> Learne
     left_out = LeftOut.of(fit(pair, moments=moments), moments)
     axes = _main_axes(moments.covariance)
     short = torch.cat([pair.meanings(rows.cpu()) @ axes for rows, _ in pair.blocks()])
-    return Learned(key=key, facts=pair.facts, index=Index(axes=axes, short=short), left_out=left_out)
+    index = Index(axes=axes, short=short)
+    maps = LocalMap.of(replace(pair, index=index), left_out)
+    return Learned(key=key, facts=pair.facts, index=index, left_out=left_out, maps=maps)
 
 
 def _main_axes(covariance: Tensor) -> Tensor:
@@ -131,12 +131,14 @@ def _keep(path: Path | None, tensors: dict[str, Tensor]) -> None:
 
 
 def _pack(learned: Learned) -> dict[str, Tensor]:
-    mapping = learned.mapping
+    mapping, maps = learned.left_out.mapping, learned.maps
     return {
         **learned.facts,
         "axes": learned.index.axes,
         "short": learned.index.short.half(),
         "inverse": learned.left_out.inverse,
+        "leverage": maps.leverage,
+        "around": torch.tensor([maps.share, maps.sharpness], dtype=torch.float64),
         "weight": mapping.weight,
         "source_mean": mapping.source_mean,
         "target_mean": mapping.target_mean,
@@ -154,10 +156,12 @@ def _unpack(key: str, kept: dict[str, Tensor]) -> Learned:
         r_squared=r_squared,
         cosine=cosine,
     )
+    share, sharpness = kept["around"].tolist()
     index = Index(axes=kept["axes"], short=kept["short"].float())
     return Learned(
         key=key,
         facts={name: kept[name] for name in FACTS},
         index=index,
         left_out=LeftOut(mapping=mapping, inverse=kept["inverse"]),
+        maps=LocalMap(mapping=mapping, leverage=kept["leverage"], share=share, sharpness=sharpness),
     )

@@ -18,6 +18,9 @@ NEIGHBOURS = 8
 SURROUNDINGS = 32
 """Words around a vector whose own worth under the map is looked at."""
 
+SHARPNESS = 8.0
+"""Of the weights of the words around, e to the power of so many times the likeness."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Around:
@@ -27,13 +30,14 @@ class Around:
         cosine: (n,) of the vector with the nearest word, nothing taken off.
         likeness: (n, `SURROUNDINGS`) cosines of the meanings.
         words: (n, `SURROUNDINGS`) rows of the table pair.
-        target: (n, `NEIGHBOURS`, target width) the nearest of them in the other table.
-        source_norm, target_norm: (n,) mean length of these in both tables.
+        source, target: (n, `SURROUNDINGS`, width) these rows.
+        source_norm, target_norm: (n,) mean length of the `NEIGHBOURS` nearest in both tables.
     """
 
     cosine: Tensor
     likeness: Tensor
     words: Tensor
+    source: Tensor
     target: Tensor
     source_norm: Tensor
     target_norm: Tensor
@@ -42,12 +46,13 @@ class Around:
     def of(cls, vectors: Tensor, pair: TablePair, without: Tensor | None = None) -> Around:
         """The words around vectors (n, source width); `without` names one for each that counts as unknown."""
         likeness, words = pair.near(vectors, SURROUNDINGS, without)
-        nearest = words[:, :NEIGHBOURS]
+        nearest, source = words[:, :NEIGHBOURS], pair.source_rows(words)
         return cls(
-            cosine=torch.cosine_similarity(vectors, pair.source_rows(words[:, 0]), dim=1),
+            cosine=torch.cosine_similarity(vectors, source[:, 0], dim=1),
             likeness=likeness,
             words=words,
-            target=pair.target_rows(nearest),
+            source=source,
+            target=pair.target_rows(words),
             source_norm=pair.source_norms[nearest].mean(1),
             target_norm=pair.target_norms[nearest].mean(1),
         )
@@ -72,40 +77,52 @@ class Around:
         return direction * self.target_norm[:, None]
 
 
-def evidence_of(vectors: Tensor, mapped: Tensor, around: Around, mapping: LinearMap, worth: Tensor) -> Tensor:
+def evidence_of(
+    vectors: Tensor, answers: Tensor, around: Around, pair: TablePair, mapping: LinearMap, worth: Tensor
+) -> Tensor:
     """What speaks for answers: numbers that are high for words that carry over and low for noise.
 
     Args:
         vectors: (n, source width).
-        mapped: (n, target width) their conversions.
+        answers: (n, target width) their conversions.
         around: the words around them.
+        pair: the words.
         mapping: the linear map.
-        worth: (words,) how well the map does for each word that it has not seen (`leave_one_out`).
+        worth: (2, words) how well the map does for each word that it has not seen (`LeftOut.worth`).
 
     Returns:
-        (n, evidence): agreement with the words around (their mean in the other table is a second, independent way to
-        convert); how much those mean one thing there; the worth of the map for few and for many of them; how near the
-        nearest and the others are; how far the vector lies from the common part, and how much of that the map sees.
+        (n, evidence): how answer, map and words around agree, which are different ways to convert; how much the words
+        around mean one thing in either table; the worth of the map for few and for many of them; how near they are;
+        how much of the vector the map sees, in itself and beside what it misses for the words around.
     """
     centre = mapping.target_mean
     others = around.target - centre
-    near, wide = (torch.softmax(8 * around.likeness[:, :n], dim=1) for n in (NEIGHBOURS, SURROUNDINGS))
-    known = worth[around.words]
-    offset = around.everyday(vectors) - mapping.source_mean
-    length = torch.linalg.vector_norm(offset, dim=1)
-    seen = torch.linalg.vector_norm(offset @ mapping.weight, dim=1)
+    few = torch.softmax(SHARPNESS * around.likeness[:, :NEIGHBOURS], dim=1)
+    many = torch.softmax(SHARPNESS * around.likeness, dim=1)
+    cosine, missed = worth[:, around.words]
+    asked = around.everyday(vectors)
+    offset, answer, mapped = asked - mapping.source_mean, answers - centre, mapping(asked) - centre
+    length, seen = torch.linalg.vector_norm(offset, dim=1), torch.linalg.vector_norm(mapped, dim=1)
+    wrong = (many * missed.square()).sum(1)
+    agreement = torch.cosine_similarity(answer[:, None], others, dim=2)
+    mean = (few[..., None] * others[:, :NEIGHBOURS]).sum(1)
+    nearest = pair.meanings(around.source[:, :NEIGHBOURS].flatten(0, 1)).unflatten(0, (len(vectors), -1))
     return torch.stack(
         [
-            torch.cosine_similarity(around.usual(mapped) - centre, (near[..., None] * others).sum(1), dim=1),
-            torch.linalg.vector_norm(normalize(others, dim=2).mean(1), dim=1),
-            (near * known[:, : near.shape[1]]).sum(1),
-            (wide * known).sum(1),
+            torch.cosine_similarity(answer, mean, dim=1),
+            torch.cosine_similarity(mapped, mean, dim=1),
+            torch.cosine_similarity(answer, mapped, dim=1),
+            (few * agreement[:, :NEIGHBOURS]).sum(1),
+            agreement.amax(1),
+            torch.linalg.vector_norm(normalize(others[:, :NEIGHBOURS], dim=2).mean(1), dim=1),
+            torch.linalg.vector_norm(nearest.mean(1), dim=1),
+            (few * cosine[:, :NEIGHBOURS]).sum(1),
+            (many * cosine).sum(1),
             around.likeness[:, 0],
             around.likeness[:, :NEIGHBOURS].mean(1),
             around.likeness.mean(1),
-            length,
-            seen,
             seen / length.clamp(min=1e-12),
+            seen / (seen.square() + wrong).sqrt().clamp(min=1e-12),
         ],
         dim=1,
     )

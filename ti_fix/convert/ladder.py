@@ -2,7 +2,7 @@
 
 1. vocabulary: the vector is a word (exactly or nearly, whatever its length): the same word in the other table.
 2. sparse: it is a sum of a few words: the same sum in the other table.
-3. linear: the map between the two tables.
+3. local: the map between the two tables, and what it misses for the words around.
 Mixtures of both: the part that words explain goes by words, the rest by the map ("sparse+linear").
 
 Lengths. The map is asked about directions of everyday length, since trained SD1.5 vectors are up to forty times as long
@@ -20,24 +20,28 @@ from torch import Tensor
 
 from ti_fix.convert.config import METHODS
 from ti_fix.convert.evidence import Around, evidence_of
-from ti_fix.convert.linear import LinearMap
+from ti_fix.convert.local import TOGETHER, LocalMap
 from ti_fix.convert.sparse import Combination, decompose
 from ti_fix.convert.tables import TablePair
 from ti_fix.errors import WrongUse
 
-Method = Literal["vocabulary", "sparse", "linear", "sparse+linear"]
+Method = Literal["vocabulary", "sparse", "local", "linear", "sparse+linear"]
 
 SAME_WORD = 0.995
-"""Cosine above which a vector is the word itself: rounding and a few steps of training, no other meaning."""
+"""Cosine above which a vector goes as the word: rounding, a few steps of training, or a word of like meaning."""
+
+EXACTLY = 0.99999
+"""Cosine above which it is certain to be the word: rounding to 16 bits stays above; two words may be nearer than
+`SAME_WORD`, and then the one says little of the other."""
+
+BY_THE_MAP = frozenset({"local", "linear", "sparse+linear"})
+"""Rungs that rest on the map."""
 
 FAST = "fast"
 """The rungs of ``auto`` that take milliseconds: word and map, without the search for sums of words."""
 
 MIXED_GAIN = 0.02
 """Share of a vector's squared length that a word must explain to go by words and not by the map."""
-
-TOGETHER = 256
-"""Vectors that are converted together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,17 +75,17 @@ class _Draft:
 
 
 def climb(
-    vectors: Tensor, pair: TablePair, mapping: LinearMap, method: str = "auto", *, worth: Tensor | None = None
+    vectors: Tensor, pair: TablePair, maps: LocalMap, method: str = "auto", *, worth: Tensor | None = None
 ) -> list[Rung]:
     """Convert vectors by the ladder, or all by one rung.
 
     Args:
         vectors: (n, source width); rows of length 0 stay 0.
         pair: the words of both tables.
-        mapping: the linear map fitted on them.
+        maps: the linear map fitted on them, and what it misses.
         method: ``auto``, `FAST`, or the one rung to use: ``vocabulary`` (the nearest word whatever its distance),
-            ``sparse``, ``linear``, ``sparse+linear``.
-        worth: (words,) of the map for each word, needed for evidence; without it none is given.
+            ``sparse``, ``local``, ``linear``, ``sparse+linear``.
+        worth: (2, words) of the map for each word, needed for evidence; without it none is given.
 
     Raises:
         WrongUse: there is no such method.
@@ -90,13 +94,13 @@ def climb(
         raise WrongUse(f"there is no conversion method {method!r}; choose one of: {', '.join(METHODS)}.")
     found: list[Rung] = []
     for part in vectors.float().split(TOGETHER):
-        found += _climb(part, pair, mapping, method, worth)
+        found += _climb(part, pair, maps, method, worth)
     return found
 
 
-def _climb(vectors: Tensor, pair: TablePair, mapping: LinearMap, method: str, worth: Tensor | None) -> list[Rung]:
+def _climb(vectors: Tensor, pair: TablePair, maps: LocalMap, method: str, worth: Tensor | None) -> list[Rung]:
     around = Around.of(vectors, pair)
-    drafts = _mapped(vectors, around, mapping)
+    drafts = _mapped(vectors, around, maps, local=method in ("auto", FAST, "local"))
     if method in ("auto", FAST, "vocabulary"):
         _use_words(drafts, vectors, around, pair, always=method == "vocabulary")
     waiting = [i for i, draft in enumerate(drafts) if not draft.certain]
@@ -108,14 +112,15 @@ def _climb(vectors: Tensor, pair: TablePair, mapping: LinearMap, method: str, wo
     elif method == "sparse+linear":
         sums = decompose(vectors[waiting], pair, gain=MIXED_GAIN)
         _use_sums(drafts, waiting, sums, pair)
-        _add_rests(drafts, waiting, sums, vectors, around, pair, mapping)
-    return _rungs(drafts, vectors, around, pair, mapping, worth)
+        _add_rests(drafts, waiting, sums, vectors, around, pair, maps)
+    return _rungs(drafts, vectors, around, pair, maps, worth)
 
 
-def _mapped(vectors: Tensor, around: Around, mapping: LinearMap) -> list[_Draft]:
-    rows = around.with_length(mapping(around.everyday(vectors)), vectors)
+def _mapped(vectors: Tensor, around: Around, maps: LocalMap, *, local: bool) -> list[_Draft]:
+    asked, local = around.everyday(vectors), local and maps.share > 0
+    rows = around.with_length(maps(asked, around) if local else maps.mapping(asked), vectors)
     return [
-        _Draft(vector=row, method="linear", words=words[:3], certain=False)
+        _Draft(vector=row, method="local" if local else "linear", words=words[:3], certain=False)
         for row, words in zip(rows, around.words, strict=True)
     ]
 
@@ -124,10 +129,10 @@ def _use_words(drafts: list[_Draft], vectors: Tensor, around: Around, pair: Tabl
     for draft, vector, cosine, words, rows in zip(
         drafts, vectors, around.cosine, around.words, around.target, strict=True
     ):
-        same = float(cosine) >= SAME_WORD
-        if same or always:
+        if always or float(cosine) >= SAME_WORD:
             multiple = torch.linalg.vector_norm(vector) / pair.source_norms[words[0]]
-            draft.vector, draft.method, draft.words, draft.certain = rows[0] * multiple, "vocabulary", words[:1], same
+            draft.vector, draft.method, draft.words = rows[0] * multiple, "vocabulary", words[:1]
+            draft.certain = float(cosine) >= EXACTLY
 
 
 def _use_sums(drafts: list[_Draft], waiting: list[int], sums: Sequence[Combination | None], pair: TablePair) -> None:
@@ -145,12 +150,12 @@ def _add_rests(
     vectors: Tensor,
     around: Around,
     pair: TablePair,
-    mapping: LinearMap,
+    maps: LocalMap,
 ) -> None:
     for i, found in zip(waiting, sums, strict=True):
         if not found.exact:
             rest = vectors[i] - found.of(pair.source_rows(found.words))
-            whole = drafts[i].vector + rest @ mapping.weight
+            whole = drafts[i].vector + rest @ maps.mapping.weight
             drafts[i].vector = around.take([i]).with_length(whole[None], vectors[i : i + 1])[0]
             drafts[i].method = "sparse+linear"
 
@@ -160,14 +165,14 @@ def _rungs(
     vectors: Tensor,
     around: Around,
     pair: TablePair,
-    mapping: LinearMap,
+    maps: LocalMap,
     worth: Tensor | None,
 ) -> list[Rung]:
     evidence: dict[int, tuple[float, ...]] = {}
     unsure = [i for i, draft in enumerate(drafts) if not draft.certain]
     if worth is not None and unsure:
-        answers = torch.stack([drafts[i].vector for i in unsure])
-        found = evidence_of(vectors[unsure], answers, around.take(unsure), mapping, worth)
+        answers = around.take(unsure).usual(torch.stack([drafts[i].vector for i in unsure]))
+        found = evidence_of(vectors[unsure], answers, around.take(unsure), pair, maps.mapping, worth)
         evidence = {i: tuple(row) for i, row in zip(unsure, found.tolist(), strict=True)}
     return [
         Rung(

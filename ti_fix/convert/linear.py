@@ -121,19 +121,23 @@ class LeftOut:
         """Map vectors (n, source width), each without one word whose rows in both tables are given."""
         residual = target - self.mapping(source)
         pulled = (source - self.mapping.source_mean) @ self.inverse
-        share = ((vectors - self.mapping.source_mean) * pulled).sum(1) / (1 - self._leverage(source))
+        share = ((vectors - self.mapping.source_mean) * pulled).sum(1) / (1 - self.leverage(source))
         return self.mapping(vectors) - share[:, None] * residual
 
     def worth(self, pair: TablePair) -> Tensor:
-        """Cosine of each word's unseen conversion with the truth, the common part taken off: (words,)."""
-        centre = self.mapping.target_mean
-        cosines = []
-        for source, target in ((left.cpu(), right.cpu()) for left, right in pair.blocks()):
-            missed = (target - self.mapping(source)) / (1 - self._leverage(source))[:, None]
-            cosines.append(torch.cosine_similarity(target - missed - centre, target - centre, dim=1))
-        return torch.cat(cosines)
+        """How well each word converts unseen: cosine with the truth, the common part taken off, and miss; (2, words).
 
-    def _leverage(self, source: Tensor) -> Tensor:
+        The miss is the length of what the map gets wrong.
+        """
+        centre = self.mapping.target_mean
+        found = []
+        for source, target in ((left.cpu(), right.cpu()) for left, right in pair.blocks()):
+            missed = (target - self.mapping(source)) / (1 - self.leverage(source))[:, None]
+            cosine = torch.cosine_similarity(target - missed - centre, target - centre, dim=1)
+            found.append(torch.stack([cosine, torch.linalg.vector_norm(missed, dim=1)]))
+        return torch.cat(found, dim=1)
+
+    def leverage(self, source: Tensor) -> Tensor:
         """How much each word pulls the map to itself, (n,) below 1."""
         centred = source - self.mapping.source_mean
         return ((centred @ self.inverse) * centred).sum(1).clamp(max=0.999)

@@ -16,6 +16,7 @@ from ti_fix.embedding import Embedding, Finding
 _SAID = {
     "vocabulary": "as words of the vocabulary",
     "sparse": "as sums of words",
+    "local": "by the map between the two encoders and the words around",
     "linear": "by the map between the two encoders",
     "sparse+linear": "by words and the map together",
     MATCH: "by matching the outputs of the loaded model",

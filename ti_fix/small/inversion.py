@@ -7,6 +7,7 @@ fraction of the cost. This is a measuring instrument for the small models, not t
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,12 +105,21 @@ class Inverter:
                 rows.append(noise if job.start == "random" else row + (0.1 * noise if k else 0))
         return torch.stack(rows)
 
-    def train(self, jobs: list[Job], steps: int, per_step: int = 4) -> list[dict[str, Tensor]]:
-        """Train all jobs; returns each encoder's vectors after every step (index 0: before the first)."""
-        vectors = jobs[0].vectors
-        new = {k: self.start_vectors(jobs, k).requires_grad_() for k in self.tables}
+    def train(
+        self, jobs: list[Job], steps: int, per_step: int = 4, fixed: Mapping[str, Tensor] | None = None
+    ) -> list[dict[str, Tensor]]:
+        """Train all jobs; returns each encoder's vectors after every step (index 0: before the first).
+
+        Args:
+            jobs: what to train.
+            steps: how long.
+            per_step: pictures a job and step.
+            fixed: encoder key -> (jobs * vectors, width) that stay as they are, beside which the others are trained.
+        """
+        vectors, fixed = jobs[0].vectors, fixed or {}
+        new = {k: self.start_vectors(jobs, k).requires_grad_() for k in self.tables if k not in fixed}
         for key, table in self.tables.items():
-            table.new = new[key]
+            table.new = new[key] if key in new else fixed[key]
         optimiser = torch.optim.Adam([{"params": [p]} for p in new.values()], lr=1.0, betas=(0.9, 0.99))
         rates = torch.tensor([j.rate for j in jobs]).repeat_interleave(vectors)[:, None]
         shown = [_pictures(job) for job in jobs]

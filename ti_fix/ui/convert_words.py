@@ -51,6 +51,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "not_written": "not written yet",
         "vocabulary": "word",
         "sparse": "sum of words",
+        "local": "map and words around",
         "linear": "map",
         "sparse+linear": "words and map",
         "kept": "kept as it is",
