@@ -16,6 +16,7 @@ from ti_fix.embedding import Embedding
 from ti_fix.errors import TiFixError
 from ti_fix.hosts.standalone import StandaloneHost, StandaloneModel
 from ti_fix.protocols import ImageRequest, Sizes
+from ti_fix.train import PrepareEvent
 from ti_fix.train.distributed import Group
 from ti_fix.train.engine import Engine
 from ti_fix.train.initial import start_vectors, statistics
@@ -25,6 +26,7 @@ from ti_fix.train.optimise import optimiser
 from ti_fix.train.preflight import plan
 from ti_fix.train.selftest import check_gradient
 from ti_fix.train.state import new_state
+from ti_fix.ui.train_live import STAGES
 
 
 def engine_of(settings, on, data=None):
@@ -276,6 +278,12 @@ def test_a_sound_model_passes_the_self_test():
         engine, state, _ = engine_of(config(), loaded)
         errors = check_gradient(engine, engine.batch(1, 0), state.copy_of_vectors())
     assert set(errors) == {"clip_l", "clip_g"} and max(errors.values()) < 0.02
+
+
+def test_each_stage_before_the_first_step_is_told_and_pages_have_words_for_it():
+    events = run(config(self_test=True, validate_every=1))
+    stages = [each.what for each in events if isinstance(each, PrepareEvent)]
+    assert list(dict.fromkeys(stages)) == ["pictures", "model", "self-test", "loss"] == list(STAGES)
 
 
 def test_train_time_conditioning_is_that_of_generation():

@@ -17,13 +17,11 @@ from tests.train.making import TRIGGER, image, model
 from tests.ui.folders import StandIn, widened
 from ti_fix.formats import read
 from ti_fix.hosts.standalone import StandaloneHost
-from ti_fix.jobs import Progress
 from ti_fix.train import TrainConfig
 from ti_fix.ui import train_album
 from ti_fix.ui import train_handlers as handlers
 from ti_fix.ui.desk import Desk
 from ti_fix.ui.guard import FAULT
-from ti_fix.ui.train_live import STAGES
 from ti_fix.ui.train_shown import FORM, Request, Shown, Window
 
 QUICK = {
@@ -227,12 +225,6 @@ def test_a_look_ends_where_stop_is_pressed_and_says_meanwhile_that_it_will(desk,
     gate.set()
     assert "Ready to train" not in last(steps)["status"]
     assert desk.training.checking.state.status == "stopped"
-
-
-def test_each_stage_before_the_first_step_is_named(desk, pictures):
-    trained(desk, pictures, self_test=True)
-    told = {event.note for event in desk.training.job.events() if isinstance(event, Progress)}
-    assert {STAGES["model"], STAGES["self-test"], STAGES["loss"]} <= told
 
 
 def test_a_taken_name_is_put_right_by_its_button(desk, pictures):

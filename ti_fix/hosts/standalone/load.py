@@ -44,7 +44,7 @@ def parts_of_small(model: Any) -> Parts:
         text_encoders=model.text_encoders,
         scheduler_config=model.scheduler,
         trained=next(iter(getattr(model, "trained_rows", {}).values()), None),
-        described=(f"small:{model.name}",),
+        described=(f"small:{name}",) if (name := getattr(model, "name", "")) else (),
     )
 
 
