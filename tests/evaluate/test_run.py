@@ -173,6 +173,7 @@ def test_scores_of_different_judges_are_never_set_side_by_side():
 def test_markdown_has_a_table_of_all_sides_and_marks_clear_differences():
     text = markdown(report_of(run()))
     assert "| myred |" in text and "references among themselves" in text and "95 % bootstrap" in text
+    assert "6 pictures a side from 1 prompt, " in text
     assert re.search(r"\| clip_i \| \*\*0\.\d+ \(", text)
 
 

@@ -163,9 +163,14 @@ def judged_by(report: Report) -> str:
     prompts = len({prompt for prompt, _ in report.plan})
     return (
         f"Judge: {report.judge.name} ({report.judge.fingerprint}), {report.judge.preprocessing}{dino}. "
-        f"{len(report.plan)} pictures a side from {prompts} prompts, {report.references} references. "
+        f"{_count(len(report.plan), 'picture')} a side from {_count(prompts, 'prompt')}, "
+        f"{_count(report.references, 'reference')}. "
         "In brackets: 95 % bootstrap interval over the pictures (the references are taken as given)."
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def _judged(report: Report) -> str:
