@@ -80,8 +80,8 @@ class Recipe:
 
 
 RECIPES = {
-    "sdxl": Recipe(family="sdxl", seconds=8000, muon=True),
-    "sdxl-twin": Recipe(family="sdxl", base="sdxl", named=True, train_text=False, seconds=900, rate=5e-4, seed=2),
+    "sdxl": Recipe(family="sdxl", seconds=9800, muon=True),
+    "sdxl-twin": Recipe(family="sdxl", base="sdxl", named=True, train_text=False, seconds=600, rate=5e-4, seed=2),
     "sd15": Recipe(family="sd15", base="sdxl", seconds=2000, seed=3),
     "sdxl-v": Recipe(
         family="sdxl",
