@@ -131,6 +131,18 @@ class Visit:
     def press(self, selector: str) -> None:
         self.page.locator(selector).locator("visible=true").first.click()
 
+    def pressed(self, selector: str) -> bool:
+        """Press what may go away at any moment, such as a run's buttons; whether it was still there."""
+        button = self.page.locator(selector)
+        try:
+            if button.is_visible():
+                button.click(timeout=SHORT)
+                return True
+        except Exception:
+            if button.is_visible():
+                raise
+        return False
+
     def tab(self, word: str) -> None:
         """Open one of our pages and wait until it is filled.
 

@@ -69,14 +69,14 @@ def train(visit: Visit, pictures: Path) -> None:
         visit.fault("after a reload the form does not show the run")
     if page.locator("#ti_fix_train_album textarea").nth(1).input_value() != CAPTION:
         visit.fault("a caption that was typed is not there after a reload")
-    if page.locator("#ti_fix_train_pause").is_visible():
-        visit.press("#ti_fix_train_pause")
-        page.locator("#ti_fix_train_status", has_text="at step").or_(
-            page.locator("#ti_fix_train_status", has_text="after")
-        ).first.wait_for(timeout=PATIENCE)
-    if page.locator("#ti_fix_train_resume").is_visible():
-        visit.look("train-paused")
-        visit.press("#ti_fix_train_resume")
+    if visit.pressed("#ti_fix_train_pause"):
+        status = page.locator("#ti_fix_train_status")
+        paused, over = (page.locator("#ti_fix_train_status", has_text=said) for said in ("at step", "after"))
+        paused.or_(over).first.wait_for(timeout=PATIENCE)
+        if "at step" in status.inner_text():  # the button comes a moment after the words
+            page.locator("#ti_fix_train_resume").wait_for(timeout=PATIENCE)
+            visit.look("train-paused")
+            visit.press("#ti_fix_train_resume")
     visit.expect("#ti_fix_train_status", "Finished after 12 steps")
     visit.press("#ti_fix_train_history_fold > button, #ti_fix_train_history_fold > .label-wrap")
     visit.expect("#ti_fix_train_history", "redfig-xq")
