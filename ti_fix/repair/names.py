@@ -98,7 +98,7 @@ def _syntax(name: str, plain: str) -> Finding:
     return Finding(
         code="prompt-syntax",
         severity="warning",
-        message=f"The name {name!r} holds signs that prompts read as syntax ({signs}); write {plain!r} in prompts.",
+        message=f"The name {name!r} holds signs that prompts read as syntax ({signs}); write its alias {plain!r} in prompts.",
     )
 
 
