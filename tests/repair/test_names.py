@@ -31,7 +31,7 @@ def test_prompt_syntax_gets_an_alias(name: str, alias: str) -> None:
     naming = judge_name(name)
     assert naming.trigger == name
     assert alias in naming.aliases
-    assert f"write {alias!r} in prompts" in naming.findings[0].message
+    assert f"write its alias {alias!r}" in naming.findings[0].message
 
 
 @pytest.mark.parametrize(

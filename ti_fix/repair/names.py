@@ -95,11 +95,8 @@ def _cleaned(name: str, clean: str) -> Finding:
 
 def _syntax(name: str, plain: str) -> Finding:
     signs = " ".join(dict.fromkeys(_SYNTAX.findall(unicodedata.normalize("NFKC", name)))) or "full-width letters"
-    return Finding(
-        code="prompt-syntax",
-        severity="warning",
-        message=f"The name {name!r} holds signs that prompts read as syntax ({signs}); write its alias {plain!r} in prompts.",
-    )
+    message = f"The name {name!r} holds signs that prompts read as syntax ({signs}); write its alias {plain!r}."
+    return Finding(code="prompt-syntax", severity="warning", message=message)
 
 
 def _keyword(name: str, alias: str) -> Finding:
