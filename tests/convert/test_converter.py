@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from tests.convert.test_ladder import pair
-from ti_fix.convert import MATCH, ConvertConfig, Converter, FastHalf, to_sd15
+from ti_fix.convert import MATCH, ConvertConfig, Converter, FastHalf, tables, to_sd15
 from ti_fix.convert.config import METHODS
 from ti_fix.convert.down import drift
 from ti_fix.embedding import Embedding, Vocabulary
@@ -107,6 +108,17 @@ def test_the_cache_gives_the_same_conversion_and_a_damaged_one_is_made_anew(tmp_
     for path in kept:
         path.write_bytes(b"nonsense")
     assert Converter(narrow(), cache=tmp_path).to_sdxl(rows).rows == first.rows
+
+
+def test_what_an_earlier_release_kept_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = sd15(torch.randn(2, 64, generator=torch.Generator().manual_seed(1)) * 0.0134)
+    monkeypatch.setattr(tables, "FORM", 1)
+    Converter(narrow(), cache=tmp_path).to_sdxl(rows)
+    earlier = next(tmp_path.glob("worth-*"))
+    kept = safetensors.torch.load_file(earlier)
+    safetensors.torch.save_file(kept | {"worth": kept["worth"][0].contiguous()}, earlier)  # it had one figure a word
+    monkeypatch.setattr(tables, "FORM", 2)
+    assert len(Converter(narrow(), cache=tmp_path).to_sdxl(rows).rows) == 2
 
 
 @pytest.mark.parametrize("method", [*METHODS, MATCH, "l_only"])

@@ -21,6 +21,9 @@ from ti_fix.errors import TiFixError
 _SPECIAL = (49406, 49407)
 """Start and end token: they are no words."""
 
+FORM = 2
+"""Of what is kept in caches; one more whenever it changes, so that nobody reads what an earlier release kept."""
+
 SAMPLED = 499
 """Every so-manieth row goes into the hash."""
 
@@ -190,8 +193,8 @@ def tables_of(vocabulary: Vocabulary, source: str, target: str) -> tuple[Tensor,
 
 
 def key_of(left: Tensor, right: Tensor, trained: Tensor | None) -> str:
-    """Hash of a sample of the rows, which tells checkpoints apart in milliseconds; for caches."""
-    digest = hashlib.sha256(f"{tuple(left.shape)} {tuple(right.shape)}".encode())
+    """Hash of a sample of the rows, which tells checkpoints apart in milliseconds; for caches of this `FORM`."""
+    digest = hashlib.sha256(f"{FORM} {tuple(left.shape)} {tuple(right.shape)}".encode())
     for part in (left, right):
         digest.update(part[::SAMPLED].float().cpu().contiguous().numpy().tobytes())
     if trained is not None:
